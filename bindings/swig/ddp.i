@@ -11,6 +11,8 @@
  */
 %module ddp
 
+#define DDP_EXPERIMENTAL 1
+
 %{
 #include <stdlib.h>
 #include <string.h>
@@ -37,16 +39,21 @@
 %include "ddp/status.h"
 %include "ddp/types.h"
 %include "ddp/store.h"
+%include "ddp/store_more.h"
 %include "ddp/group.h"
 %include "ddp/hook.h"
 %include "ddp/context.h"
 %include "ddp/check.h"
 %include "ddp/in_place.h"
+%include "ddp/round_robin.h"
+%include "ddp/sparse.h"
 %include "ddp/participation.h"
+%include "ddp/freeze.h"
 %include "ddp/plan.h"
 %include "ddp/overlap.h"
 %include "ddp/stats.h"
 %include "ddp/builtin_hooks.h"
+%include "ddp/more_hooks.h"
 %include "ddp/averager.h"
 %include "ddp/device.h"
 %include "ddp/interrupt.h"

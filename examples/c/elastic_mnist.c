@@ -13,7 +13,8 @@
  * the ranks divide it, and weigh their mean gradients by the digits that each has taken. A call that fails because a rank
  * is lost ends the step, and the loop begins anew.
  */
-#define _XOPEN_SOURCE 600 /* sigaction */
+#define DDP_EXPERIMENTAL 1 /* elastic.h, freeze.h */
+#define _XOPEN_SOURCE 600  /* sigaction */
 
 #include <signal.h>
 #include <stdint.h>

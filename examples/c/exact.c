@@ -4,6 +4,8 @@
  *
  *     ddprun -n 4 ./exact            prints "bit-equal", or the first difference and ends with status 1
  */
+#define DDP_EXPERIMENTAL 1 /* plan.h */
+
 #include <string.h>
 
 #include "check.h"

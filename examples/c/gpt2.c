@@ -10,6 +10,8 @@
  *
  * CHECKPOINT and TOKENS are the files that llm.c reads, such as gpt2_124M.bin and tiny_shakespeare_train.bin.
  */
+#define DDP_EXPERIMENTAL 1 /* in_place.h, stats.h */
+
 #include <math.h>
 #include <string.h>
 

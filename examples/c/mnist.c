@@ -15,6 +15,7 @@
  * of the global batch. For the same reason the digits left over after the last whole batch are not used in that epoch;
  * another order leaves others over in the next.
  */
+#define DDP_EXPERIMENTAL 1      /* averager.h, record.h */
 #define _POSIX_C_SOURCE 199309L /* clock_gettime */
 
 #include <stdint.h>

@@ -8,6 +8,8 @@
  * Unlike in mnist.c, parameters are registered with their device, a gradient is announced when its kernel is
  * enqueued, together with the stream, and ddp_finalize_on makes the stream wait for the sums, so that the host never does.
  */
+#define DDP_EXPERIMENTAL 1 /* device.h */
+
 #include <stdint.h>
 #include <string.h>
 #include <time.h>

@@ -5,10 +5,13 @@
  *     ddp_averager_create(ctx, periods, sizes, count, 100, &averager, &error);
  *     ddp_averager_set_outer(averager, &options, &error);      only for an outer optimizer
  *     each step: ... ddp_finalize; optimizer; ddp_averager_step(averager, NULL, &error);
+ *
+ * EXPERIMENTAL: the outer optimizer may become an object of its own, with other options.
  */
 #ifndef DDP_AVERAGER_H
 #define DDP_AVERAGER_H
 
+#include "experimental.h"
 #include "types.h"
 
 DDP_EXTERN_C_BEGIN

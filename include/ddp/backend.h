@@ -177,6 +177,12 @@ typedef struct ddp_backend {
      * report a failure before a stream goes on without a result. After an error libddp calls abort, which must end what
      * is enqueued, so that streams go on. */
     ddp_status (*check)(void* transport, ddp_backend_failure* failure);
+
+    /* Optional. This rank takes part in nothing more: lets the other ranks know, so that whoever waits for it fails at
+     * once. libddp calls it at most once, when the group is freed. Afterwards it calls only `abort`, `deallocate` and
+     * `destroy`. `destroy` may come much later: memory of `allocate` that the program holds stays valid until then.
+     * Never waits for another rank. */
+    void (*leave)(void* transport);
 } ddp_backend;
 
 /* Makes a backend known by its name in this process. `backend` must stay valid until the process ends. Every rank that

@@ -32,7 +32,7 @@ typedef int32_t ddp_reduction;
 enum {
     DDP_REDUCTION_MEAN = 0, /* the sum over ranks divided by the world size */
     DDP_REDUCTION_SUM = 1,
-    DDP_REDUCTION_WEIGHTED_MEAN = 2 /* participation.h. Not for integers */
+    DDP_REDUCTION_WEIGHTED_MEAN = 2 /* freeze.h. Not for integers */
 };
 
 enum {
@@ -85,8 +85,8 @@ typedef struct ddp_context_options {
 enum {
     DDP_PARAM_IGNORED = 1u << 0,  /* neither value nor gradient is sent; announcing it does nothing */
     DDP_PARAM_DELAYED = 1u << 1,  /* reduced after all others, in buckets of its own */
-    DDP_PARAM_SPARSE = 1u << 2,   /* for ddp_grad_ready_sparse; `grad` must be NULL, ndim at least 1 */
-    DDP_PARAM_FACTORED = 1u << 3, /* for ddp_grad_ready_factors; F32 or F64, ndim at least 1 */
+    DDP_PARAM_SPARSE = 1u << 2,   /* sparse.h; `grad` must be NULL, ndim at least 1 */
+    DDP_PARAM_FACTORED = 1u << 3, /* sparse.h; F32 or F64, ndim at least 1 */
     DDP_PARAM_IN_PLACE = 1u << 4  /* reduced at `grad`: in_place.h */
 };
 
@@ -202,38 +202,14 @@ DDP_API ddp_status ddp_set_sync(ddp_context* context, int32_t sync, ddp_error** 
  * Errors and facts as ddp_finalize, without MISSING_GRADIENT; UNSUPPORTED if a rank is in ddp_join. */
 DDP_API ddp_status ddp_step_discard(ddp_context* context, ddp_error** error);
 
-/* ddp_grad_ready for DDP_PARAM_SPARSE of shape [rows, ...]: gives `count` rows; all others are zero. indices: in
- * [0, rows); repeated ones add up. values: row after row. Both are copied: docs/steps.md. */
-DDP_API ddp_status ddp_grad_ready_sparse(ddp_context* context, ddp_param param, const int64_t* indices,
-                                         const void* values, size_t count, ddp_error** error);
-
-/* The reduced rows: the union over ranks, ascending, each once; none before the first reduction. Valid until the next
- * one. Outputs may be NULL. Errors: INVALID_ARGUMENT (not sparse).
- * Threads: one. Blocks: no. Collective: no. Callbacks: yes. */
-DDP_API ddp_status ddp_sparse_gradient(ddp_context* context, ddp_param param, const int64_t** indices,
-                                       const void** values, size_t* count, ddp_error** error);
-
-/* ddp_grad_ready for DDP_PARAM_FACTORED of shape [n, ...]: the gradient is left^T * right. left: rows x n;
- * right: rows x m, where m is the product of the other extents. Row-major, both copied: docs/steps.md. */
-DDP_API ddp_status ddp_grad_ready_factors(ddp_context* context, ddp_param param, const void* left, const void* right,
-                                          size_t rows, ddp_error** error);
-
 /* EXPERT.
  * Threads: any. Blocks: no. Collective: no. Callbacks: yes. */
-
-/* Numbers of parameters and of buckets, and a parameter's bucket. -1: NULL, unknown, or no buckets yet. */
-DDP_API int32_t ddp_context_param_count(const ddp_context* context);
-DDP_API int32_t ddp_context_bucket_count(const ddp_context* context);
-DDP_API int32_t ddp_context_param_bucket(const ddp_context* context, ddp_param param);
-/* Errors: NOT_FOUND. */
-DDP_API ddp_status ddp_context_find_param(const ddp_context* context, const char* name, ddp_param* param,
-                                          ddp_error** error);
 
 /* As ddp_group_abort, for the context and its group. */
 DDP_API ddp_status ddp_context_abort(ddp_context* context, const char* reason, ddp_error** error);
 
 /* Keeps today's views readable and writable until ddp_layout_free, even after views move or the context is freed.
- * libddp does not read old views. Facts as ddp_sparse_gradient. */
+ * libddp does not read old views. Threads: one. Blocks: no. Collective: no. Callbacks: yes. */
 DDP_API ddp_status ddp_layout_hold(ddp_context* context, ddp_layout** layout, ddp_error** error);
 DDP_API void ddp_layout_free(ddp_layout* layout);
 

@@ -17,8 +17,6 @@ class Context : public detail::Handle<ddp_context, ddp_context_free> {
 public:
     /* A hook: receives the bucket, starts what it needs, returns the work to wait for (or an empty one). */
     using Hook = std::function<Work(ddp_group* group, ddp_bucket* bucket)>;
-    using ReducedCallback = std::function<void(ddp_param param, bool used)>;
-    using BufferHook = std::function<void(ddp_group* group, const ddp_tensor* const* buffers, std::size_t count)>;
 
     explicit Context(const Group& group) : Context(group, defaults()) {}
     Context(const Group& group, const ddp_context_options& options) : Context(group.get(), options) {}
@@ -47,17 +45,6 @@ public:
                         ddp_device device, std::uint32_t flags = 0, std::uint32_t uses = 1) {
         return add(ddp_register_param, describe<T>(name, shape, data, grad, device, flags, uses));
     }
-    /* The slices of a tensor: in_place.h. The first of their indices. */
-    template <class T>
-    ddp_param add_slices(const std::string& name, const std::vector<std::int64_t>& shape, T* data, T* grad = nullptr,
-                         std::uint32_t flags = 0, std::uint32_t uses = 1) {
-        return add_slices(name, shape, data, grad, ddp_device{DDP_DEVICE_CPU, 0}, flags, uses);
-    }
-    template <class T>
-    ddp_param add_slices(const std::string& name, const std::vector<std::int64_t>& shape, T* data, T* grad,
-                         ddp_device device, std::uint32_t flags = 0, std::uint32_t uses = 1) {
-        return add(ddp_register_slices, describe<T>(name, shape, data, grad, device, flags, uses));
-    }
     template <class T>
     void add_buffer(const std::string& name, const std::vector<std::int64_t>& shape, T* data, ddp_device device) {
         const ddp_param_desc desc = describe<T>(name, shape, data, static_cast<T*>(nullptr), device, 0, 0);
@@ -77,19 +64,8 @@ public:
         detail::call(ddp_put, get(), param, static_cast<const void*>(gradient), flags);
     }
     void finalize() { detail::call(ddp_finalize, get()); }
-    void finalize_async() { detail::call(ddp_finalize_async, get()); }
-    void wait(ddp_param param) { detail::call(ddp_wait_param, get(), param); }
     void discard_step() { detail::call(ddp_step_discard, get()); }
     void set_group(const Group& group) { detail::call(ddp_context_set_group, get(), group.get()); }
-
-    /* device.h */
-    void set_stream(ddp_device device, void* stream) {
-        detail::call(ddp_set_stream, get(), device.kind, device.index, stream);
-    }
-    void grad_ready_on(ddp_param param, void* stream) { detail::call(ddp_grad_ready_on, get(), param, stream); }
-    void finalize_on(void* stream) { detail::call(ddp_finalize_on, get(), stream); }
-    void finalize_enqueue() { detail::call(ddp_finalize_enqueue, get()); }
-    void wait_on(ddp_param param, void* stream) { detail::call(ddp_wait_param_on, get(), param, stream); }
 
     /* participation.h */
     void mark_unused(const std::vector<ddp_param>& params) {
@@ -100,15 +76,106 @@ public:
         detail::call(ddp_param_used, get(), param, &used);
         return used != 0;
     }
+    void join() { detail::call(ddp_join, get()); }
+
+    void abort(const std::string& reason) { detail::call(ddp_context_abort, get(), reason.c_str()); }
+
+    template <class T>
+    T* grad_view(ddp_param param) {
+        void* view = nullptr;
+        detail::call(ddp_grad_view, get(), param, &view);
+        return static_cast<T*>(view);
+    }
+    std::int64_t layout_generation() const { return ddp_layout_generation(get()); }
+    /* While it lives, today's views can be read and written. */
+    std::shared_ptr<ddp_layout> hold_layout() {
+        ddp_layout* layout = nullptr;
+        detail::call(ddp_layout_hold, get(), &layout);
+        return std::shared_ptr<ddp_layout>(layout, &ddp_layout_free);
+    }
+
+    void set_comm_hook(Hook hook) {
+        auto state = std::make_unique<Hook>(std::move(hook));
+        detail::call(ddp_set_comm_hook, get(), &run_hook, static_cast<void*>(state.get()), &destroy_hook);
+        state.release();
+    }
+    void use_default_hook() {
+        detail::call(ddp_set_comm_hook, get(), static_cast<ddp_comm_hook_fn>(nullptr), static_cast<void*>(nullptr),
+                     static_cast<void (*)(void*)>(nullptr));
+    }
+
+    /* builtin_hooks.h */
+    void use_hook(const std::string& name, const std::string& options = {}) {
+        detail::call(ddp_use_hook, get(), name.c_str(), options.c_str());
+    }
+    std::string hook_name() const { return ddp_hook_name(get()); }
+    std::vector<unsigned char> save_hook_state() {
+        void* data = nullptr;
+        std::size_t size = 0;
+        detail::call(ddp_hook_state_save, get(), &data, &size);
+        const std::unique_ptr<void, decltype(&ddp_bytes_free)> owner(data, &ddp_bytes_free);
+        const auto* bytes = static_cast<const unsigned char*>(data);
+        return {bytes, bytes + size};
+    }
+    void load_hook_state(const std::vector<unsigned char>& state, std::uint32_t flags = 0) {
+        detail::call(ddp_hook_state_load, get(), static_cast<const void*>(state.data()), state.size(), flags);
+    }
+
+#ifdef DDP_EXPERIMENTAL
+    using ReducedCallback = std::function<void(ddp_param param, bool used)>;
+    using BufferHook = std::function<void(ddp_group* group, const ddp_tensor* const* buffers, std::size_t count)>;
+    using BucketFunction = std::function<void(ddp_group* group, ddp_bucket* bucket)>;
+
+    /* The slices of a tensor: in_place.h. The first of their indices. */
+    template <class T>
+    ddp_param add_slices(const std::string& name, const std::vector<std::int64_t>& shape, T* data, T* grad = nullptr,
+                         std::uint32_t flags = 0, std::uint32_t uses = 1) {
+        return add_slices(name, shape, data, grad, ddp_device{DDP_DEVICE_CPU, 0}, flags, uses);
+    }
+    template <class T>
+    ddp_param add_slices(const std::string& name, const std::vector<std::int64_t>& shape, T* data, T* grad,
+                         ddp_device device, std::uint32_t flags = 0, std::uint32_t uses = 1) {
+        return add(ddp_register_slices, describe<T>(name, shape, data, grad, device, flags, uses));
+    }
+
+    /* overlap.h */
+    void finalize_async() {
+        detail::call(ddp_finalize_async, get());
+    }
+    void wait(ddp_param param) {
+        detail::call(ddp_wait_param, get(), param);
+    }
+
+    /* device.h */
+    void set_stream(ddp_device device, void* stream) {
+        detail::call(ddp_set_stream, get(), device.kind, device.index, stream);
+    }
+    void grad_ready_on(ddp_param param, void* stream) {
+        detail::call(ddp_grad_ready_on, get(), param, stream);
+    }
+    void finalize_on(void* stream) {
+        detail::call(ddp_finalize_on, get(), stream);
+    }
+    void finalize_enqueue() {
+        detail::call(ddp_finalize_enqueue, get());
+    }
+    void wait_on(ddp_param param, void* stream) {
+        detail::call(ddp_wait_param_on, get(), param, stream);
+    }
+
+    /* freeze.h */
     void set_frozen(const std::vector<ddp_param>& params, bool frozen) {
         detail::call(ddp_set_frozen, get(), params.data(), params.size(), std::int32_t{frozen});
     }
     void skip(const std::vector<ddp_param>& params, std::int32_t authority = -1) {
         detail::call(ddp_skip_params, get(), params.data(), params.size(), authority);
     }
-    bool skipped(ddp_param param) const { return ddp_skipped(get(), param) == 1; }
-    void set_weight(double weight) { detail::call(ddp_set_weight, get(), weight); }
-    void join() { detail::call(ddp_join, get()); }
+    bool skipped(ddp_param param) const {
+        return ddp_skipped(get(), param) == 1;
+    }
+    void set_weight(double weight) {
+        detail::call(ddp_set_weight, get(), weight);
+    }
 
     /* A sparse gradient: the rows that are not zero. */
     template <class T>
@@ -134,41 +201,25 @@ public:
     }
 
     /* plan.h, stats.h */
-    void request_rebuild() { detail::call(ddp_request_rebuild, get()); }
+    void request_rebuild() {
+        detail::call(ddp_request_rebuild, get());
+    }
     std::string plan() {
         char* text = nullptr;
         detail::call(ddp_plan_save, get(), &text);
         const std::unique_ptr<char, decltype(&ddp_text_free)> owner(text, &ddp_text_free);
         return text;
     }
-    void adopt_plan(const std::string& text) { detail::call(ddp_plan_adopt, get(), text.c_str()); }
+    void adopt_plan(const std::string& text) {
+        detail::call(ddp_plan_adopt, get(), text.c_str());
+    }
     ddp_stats stats() {
         ddp_stats stats{};
         stats.struct_size = sizeof stats;
         detail::call(ddp_stats_get, get(), &stats);
         return stats;
     }
-    void abort(const std::string& reason) { detail::call(ddp_context_abort, get(), reason.c_str()); }
 
-    template <class T>
-    T* grad_view(ddp_param param) {
-        void* view = nullptr;
-        detail::call(ddp_grad_view, get(), param, &view);
-        return static_cast<T*>(view);
-    }
-    std::int64_t layout_generation() const { return ddp_layout_generation(get()); }
-    /* While it lives, today's views can be read and written. */
-    std::shared_ptr<ddp_layout> hold_layout() {
-        ddp_layout* layout = nullptr;
-        detail::call(ddp_layout_hold, get(), &layout);
-        return std::shared_ptr<ddp_layout>(layout, &ddp_layout_free);
-    }
-
-    void set_comm_hook(Hook hook) {
-        auto state = std::make_unique<Hook>(std::move(hook));
-        detail::call(ddp_set_comm_hook, get(), &run_hook, static_cast<void*>(state.get()), &destroy_hook);
-        state.release();
-    }
     /* Called when a parameter's gradient is final; used: whether any rank used it. */
     void set_reduced_callback(ReducedCallback callback) {
         auto state = std::make_unique<ReducedCallback>(std::move(callback));
@@ -182,35 +233,18 @@ public:
                      &destroy_buffer_hook);
         state.release();
     }
-    void use_default_hook() {
-        detail::call(ddp_set_comm_hook, get(), static_cast<ddp_comm_hook_fn>(nullptr), static_cast<void*>(nullptr),
-                     static_cast<void (*)(void*)>(nullptr));
-    }
 
-    /* builtin_hooks.h */
-    using BucketFunction = std::function<void(ddp_group* group, ddp_bucket* bucket)>;
-    void use_hook(const std::string& name, const std::string& options = {}) {
-        detail::call(ddp_use_hook, get(), name.c_str(), options.c_str());
+    /* more_hooks.h */
+    void compress_hook(ddp_dtype dtype) {
+        detail::call(ddp_compress_hook, get(), dtype);
     }
-    void compress_hook(ddp_dtype dtype) { detail::call(ddp_compress_hook, get(), dtype); }
     void hook_then(BucketFunction function, std::uint32_t flags = 0) {
         auto state = std::make_unique<BucketFunction>(std::move(function));
         detail::call(ddp_hook_then, get(), &run_bucket_function, static_cast<void*>(state.get()),
                      &destroy_bucket_function, flags);
         state.release();
     }
-    std::string hook_name() const { return ddp_hook_name(get()); }
-    std::vector<unsigned char> save_hook_state() {
-        void* data = nullptr;
-        std::size_t size = 0;
-        detail::call(ddp_hook_state_save, get(), &data, &size);
-        const std::unique_ptr<void, decltype(&ddp_bytes_free)> owner(data, &ddp_bytes_free);
-        const auto* bytes = static_cast<const unsigned char*>(data);
-        return {bytes, bytes + size};
-    }
-    void load_hook_state(const std::vector<unsigned char>& state, std::uint32_t flags = 0) {
-        detail::call(ddp_hook_state_load, get(), static_cast<const void*>(state.data()), state.size(), flags);
-    }
+#endif
 
     /* no_sync as a scope: steps that begin inside it do not communicate. An exception may end it within one; discard
      * that step inside the scope, too. */
@@ -255,20 +289,30 @@ private:
             if (Work result = (*static_cast<Hook*>(state))(group, bucket)) *work = result.release();
         });
     }
-    static void destroy_hook(void* state) { delete static_cast<Hook*>(state); }
+    static void destroy_hook(void* state) {
+        delete static_cast<Hook*>(state);
+    }
+#ifdef DDP_EXPERIMENTAL
     static ddp_status run_bucket_function(void* state, ddp_group* group, ddp_bucket* bucket, ddp_error** error) {
         return detail::guarded(error, [&] { (*static_cast<BucketFunction*>(state))(group, bucket); });
     }
-    static void destroy_bucket_function(void* state) { delete static_cast<BucketFunction*>(state); }
+    static void destroy_bucket_function(void* state) {
+        delete static_cast<BucketFunction*>(state);
+    }
     static ddp_status run_reduced(void* state, ddp_param param, std::int32_t used, ddp_error** error) {
         return detail::guarded(error, [&] { (*static_cast<ReducedCallback*>(state))(param, used != 0); });
     }
-    static void destroy_reduced(void* state) { delete static_cast<ReducedCallback*>(state); }
+    static void destroy_reduced(void* state) {
+        delete static_cast<ReducedCallback*>(state);
+    }
     static ddp_status run_buffer_hook(void* state, ddp_group* group, const ddp_tensor* const* buffers,
                                       std::size_t count, ddp_error** error) {
         return detail::guarded(error, [&] { (*static_cast<BufferHook*>(state))(group, buffers, count); });
     }
-    static void destroy_buffer_hook(void* state) { delete static_cast<BufferHook*>(state); }
+    static void destroy_buffer_hook(void* state) {
+        delete static_cast<BufferHook*>(state);
+    }
+#endif
 };
 
 }  // namespace ddp

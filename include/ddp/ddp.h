@@ -1,25 +1,36 @@
-/* ddp.h: all of libddp's C interface. The conventions are at the top of status.h; start reading at context.h. */
+/* ddp.h: all of libddp's C interface. The conventions are at the top of status.h; start reading at context.h.
+ *
+ * The stable tier comes first. The experimental one comes only if DDP_EXPERIMENTAL is defined before the include:
+ * docs/abi.md. */
 #ifndef DDP_DDP_H
 #define DDP_DDP_H
 
-#include "averager.h"
 #include "backend.h"
 #include "builtin_hooks.h"
 #include "check.h"
 #include "context.h"
-#include "device.h"
-#include "elastic.h"
 #include "group.h"
 #include "hook.h"
-#include "in_place.h"
 #include "interrupt.h"
-#include "overlap.h"
 #include "participation.h"
-#include "plan.h"
-#include "record.h"
-#include "stats.h"
 #include "status.h"
 #include "store.h"
 #include "types.h"
+
+#ifdef DDP_EXPERIMENTAL
+#include "averager.h"
+#include "device.h"
+#include "elastic.h"
+#include "freeze.h"
+#include "in_place.h"
+#include "more_hooks.h"
+#include "overlap.h"
+#include "plan.h"
+#include "record.h"
+#include "round_robin.h"
+#include "sparse.h"
+#include "stats.h"
+#include "store_more.h"
+#endif
 
 #endif /* DDP_DDP_H */

@@ -19,10 +19,13 @@
  * ddp_finalize and ddp_wait_param wait on the host until the gradients are there. ddp_finalize_on, ddp_finalize_enqueue
  * and ddp_wait_param_on make streams wait. A context may also hold CPU parameters; sparse and factored ones must be on
  * the CPU.
+ *
+ * EXPERIMENTAL: functions with a stream may merge, once there is a second kind of device.
  */
 #ifndef DDP_DEVICE_H
 #define DDP_DEVICE_H
 
+#include "experimental.h"
 #include "types.h"
 
 DDP_EXTERN_C_BEGIN

@@ -61,12 +61,15 @@
  *
  * THE STORE must outlive all ranks: etcd, one that another process runs (ddp_store_create), or a file. Its end is the
  * end of the job.
+ *
+ * EXPERIMENTAL: the steps of a job may take other structs, and the rules of membership may change.
  */
 #ifndef DDP_ELASTIC_H
 #define DDP_ELASTIC_H
 
 #include "averager.h"
 #include "context.h"
+#include "experimental.h"
 #include "group.h"
 
 DDP_EXTERN_C_BEGIN

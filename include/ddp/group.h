@@ -49,7 +49,7 @@ typedef struct ddp_group_options {
     ddp_store* store;   /* instead of init_method; keep it open while the group, or one split from it, lives */
     const char* secret; /* the job secret, as in store.h */
     uint32_t flags;
-    uint32_t round_robin; /* 0 or 1: one group. 2 to 64: join this many as one: ddp_group_round_robin */
+    uint32_t round_robin; /* 0 or 1: one group. 2 to 64: join this many as one: round_robin.h (experimental) */
 } ddp_group_options;
 
 /* What a launcher told this process: ddp_environment_get. */
@@ -145,12 +145,6 @@ DDP_API ddp_status ddp_group_store(ddp_group* group, ddp_store** store, ddp_erro
  * Threads: one. Blocks: as ddp_group_create. Collective: yes. Callbacks: no. */
 DDP_API ddp_status ddp_group_split(ddp_group* group, int32_t color, int32_t key, ddp_group** out, ddp_error** error);
 
-/* CPU memory in which this group's collectives are fastest (docs/backends.md, "shm"). Zeroed, aligned to 64 bytes, may
- * outlive the group. Free it with ddp_mem_free once no operation uses it. */
-DDP_API ddp_status ddp_mem_alloc(ddp_group* group, size_t bytes, void** memory, ddp_error** error);
-/* NULL is allowed. Errors: INVALID_ARGUMENT (not of ddp_mem_alloc, or freed before). */
-DDP_API ddp_status ddp_mem_free(void* memory, ddp_error** error);
-
 /* A continuation: libddp calls it when a work has succeeded. Its collectives go to the front of the queue. It may set
  * *next to a work, which libddp then owns. */
 typedef ddp_status (*ddp_work_fn)(void* user_data, ddp_work** next, ddp_error** error);
@@ -173,14 +167,6 @@ DDP_API ddp_status ddp_work_create(int64_t timeout_ms, ddp_work** work, ddp_erro
 /* Finishes it, with DDP_OK or an error and a message (may be NULL). Errors: INVALID_STATE (finished already, or not of
  * ddp_work_create). */
 DDP_API ddp_status ddp_work_complete(ddp_work* work, ddp_status status, const char* message, ddp_error** error);
-
-/* Makes one group of n groups (1 to 64) of the same ranks. Each collective runs on the next of them, so n run at once
- * and may finish out of order: docs/backends.md.
- * groups: kept alive. Collectives on them and on *out must have one order on every rank.
- * Errors: INVALID_ARGUMENT (names the unfit group), UNSUPPORTED (no progress thread), MISMATCH (ranks give different
- * groups or orders), TIMEOUT. The last two break the groups.
- * Threads: one. Blocks: as a collective. Collective: yes. Callbacks: no. */
-DDP_API ddp_status ddp_group_round_robin(ddp_group* const* groups, size_t n, ddp_group** out, ddp_error** error);
 
 DDP_EXTERN_C_END
 

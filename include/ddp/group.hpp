@@ -105,6 +105,7 @@ public:
         detail::call(ddp_group_split, get(), color, key, &out);
         return Group(out);
     }
+#ifdef DDP_EXPERIMENTAL
     /* One group of these, which take turns. Their handles may go. */
     static Group round_robin(const std::vector<const Group*>& groups) {
         std::vector<ddp_group*> handles;
@@ -113,7 +114,10 @@ public:
         detail::call(ddp_group_round_robin, static_cast<ddp_group* const*>(handles.data()), handles.size(), &out);
         return Group(out);
     }
-    void abort(const std::string& reason) { detail::call(ddp_group_abort, get(), reason.c_str()); }
+#endif
+    void abort(const std::string& reason) {
+        detail::call(ddp_group_abort, get(), reason.c_str());
+    }
 };
 
 }  // namespace ddp

@@ -87,18 +87,6 @@ DDP_API ddp_status ddp_bucket_parameter(const ddp_bucket* bucket, int32_t i, ddp
  * Errors: INVALID_ARGUMENT (also if it overlaps the bucket's own), UNSUPPORTED. */
 DDP_API ddp_status ddp_bucket_set_buffer(ddp_bucket* bucket, void* buffer, ddp_dtype dtype, ddp_error** error);
 
-/* A buffer hook: ddp_step_begin calls it where it would send rank 0's buffers, after a synced step and only if there
- * are buffers. buffers: pointers to `count` tensors, valid during the call; their `param` is -1. group: the context's,
- * borrowed. To fail, return an error status, and to say more set *error (libddp takes ownership). */
-typedef ddp_status (*ddp_buffer_hook_fn)(void* user_data, ddp_group* group, const ddp_tensor* const* buffers,
-                                         size_t count, ddp_error** error);
-
-/* Installs a buffer hook. fn NULL: the default. Every rank must use the same. destroy: as in ddp_set_comm_hook.
- * Errors: INVALID_ARGUMENT, INVALID_STATE (during a step).
- * Threads: one. Blocks: no. Collective: no. Callbacks: no. */
-DDP_API ddp_status ddp_set_buffer_hook(ddp_context* context, ddp_buffer_hook_fn fn, void* user_data,
-                                       void (*destroy)(void* user_data), ddp_error** error);
-
 DDP_EXTERN_C_END
 
 #endif /* DDP_HOOK_H */

@@ -24,13 +24,24 @@
  * ANOTHER GROUP. ddp_context_set_group returns ABORTED, and breaks the new group, if something may still write into a
  * gradient: a reduction of the old group that has not ended, or, if the old group broke, a rank that could reach the
  * block because it is of ddp_mem_alloc. Then make another context, with gradients in other memory.
+ *
+ * EXPERIMENTAL: where memory comes from may become an option of the group.
  */
 #ifndef DDP_IN_PLACE_H
 #define DDP_IN_PLACE_H
 
 #include "context.h"
+#include "experimental.h"
+#include "group.h"
 
 DDP_EXTERN_C_BEGIN
+
+/* CPU memory in which this group's collectives are fastest (docs/backends.md, "shm"). Zeroed, aligned to 64 bytes, may
+ * outlive the group. Free it with ddp_mem_free once no operation uses it.
+ * Threads: any. Blocks: no. Collective: no. Callbacks: yes. */
+DDP_API ddp_status ddp_mem_alloc(ddp_group* group, size_t bytes, void** memory, ddp_error** error);
+/* NULL is allowed. Errors: INVALID_ARGUMENT (not of ddp_mem_alloc, or freed before). Facts as ddp_mem_alloc. */
+DDP_API ddp_status ddp_mem_free(void* memory, ddp_error** error);
 
 /* Registers the n slices of one tensor of shape [n, ...], such as a weight that all layers keep in one array. Slice i
  * has the shape without n, the name "NAME[i]", and the i-th part of desc->data and desc->grad; flags and uses are those

@@ -5,10 +5,13 @@
  *     ddp_finalize(ctx, &error);
  *
  * Gradients finish in bucket order, so updating in the order of the backward pass waits least.
+ *
+ * EXPERIMENTAL: ddp_wait_param may take several parameters, and the callback may get a bucket.
  */
 #ifndef DDP_OVERLAP_H
 #define DDP_OVERLAP_H
 
+#include "experimental.h"
 #include "types.h"
 
 DDP_EXTERN_C_BEGIN

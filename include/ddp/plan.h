@@ -2,13 +2,25 @@
  *
  * The first plan follows the reverse order of registration. After the first synced step libddp rebuilds it in the order
  * in which gradients became ready (Li et al. 2020, section 6.2.1).
+ *
+ * EXPERIMENTAL: the form of a saved plan may change.
  */
 #ifndef DDP_PLAN_H
 #define DDP_PLAN_H
 
+#include "experimental.h"
 #include "types.h"
 
 DDP_EXTERN_C_BEGIN
+
+/* Numbers of parameters and of buckets, and a parameter's bucket. -1: NULL, unknown, or no buckets yet.
+ * Threads: any between steps. Blocks: no. Collective: no. Callbacks: yes. */
+DDP_API int32_t ddp_context_param_count(const ddp_context* context);
+DDP_API int32_t ddp_context_bucket_count(const ddp_context* context);
+DDP_API int32_t ddp_context_param_bucket(const ddp_context* context, ddp_param param);
+/* Errors: NOT_FOUND. Facts as ddp_context_param_count. */
+DDP_API ddp_status ddp_context_find_param(const ddp_context* context, const char* name, ddp_param* param,
+                                          ddp_error** error);
 
 /* Bytes of gradients in a bucket, without gaps. -1 for NULL, for an unknown bucket and before ddp_commit.
  * Threads: any between steps. Blocks: no. Collective: no. Callbacks: yes. */

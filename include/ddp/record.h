@@ -9,10 +9,14 @@
  * Without ddprun set DDP_RECORD to a folder that exists. Each process then makes a file there, of 1 MiB and a few pages
  * for each group and context. Where that fails, a warning says why, and the program goes on without a record.
  *
- * An event takes about 50 ns, and ddp_grad_ready about 1 ns more than without a record. */
+ * An event takes about 50 ns, and ddp_grad_ready about 1 ns more than without a record.
+ *
+ * EXPERIMENTAL: what a mark holds may change.
+ */
 #ifndef DDP_RECORD_H
 #define DDP_RECORD_H
 
+#include "experimental.h"
 #include "status.h"
 
 DDP_EXTERN_C_BEGIN

@@ -1,7 +1,11 @@
-/* stats.h: what a context has done, and how long it took. Always on: a step costs a few clock readings a bucket. */
+/* stats.h: what a context has done, and how long it took. Always on: a step costs a few clock readings a bucket.
+ *
+ * EXPERIMENTAL: what is counted may change.
+ */
 #ifndef DDP_STATS_H
 #define DDP_STATS_H
 
+#include "experimental.h"
 #include "types.h"
 
 DDP_EXTERN_C_BEGIN

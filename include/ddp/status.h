@@ -20,8 +20,8 @@
  *   is not 0; where libddp fills a struct, it sets such fields to 0.
  * - A ddp_*_init function is inline: it tells ddp_*_init_sized the sizeof of its struct. A language that cannot
  *   call inline functions calls ddp_*_init_sized itself. NULL is allowed.
- * - Sizes are in bytes, times in milliseconds (_ms) or nanoseconds (_ns). A negative timeout_ms is INVALID_ARGUMENT,
- *   except in a wait of store.h.
+ * - Sizes are in bytes, times in milliseconds (_ms) or nanoseconds (_ns). timeout_ms bounds a wait: 0 is the default
+ *   that the comment names, and a negative one is INVALID_ARGUMENT, except in store.h, where it means not to wait.
  * - The comment of each function, or of its section, ends with four facts. A function's fact overrides its section's:
  *     Threads:    "any": any thread, any time. "one": one thread at a time for this handle.
  *                 Never a signal handler.

@@ -5,6 +5,7 @@
 #include "capi/bytes.h"
 #include "capi/guard.h"
 #include "core/context.h"
+#include "ddp/more_hooks.h"
 #include "hooks/options.h"
 #include "hooks/wrappers.h"
 

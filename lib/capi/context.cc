@@ -8,6 +8,8 @@
 #include "capi/param.h"
 #include "comm/group.h"
 #include "core/context.h"
+#include "ddp/plan.h"
+#include "ddp/sparse.h"
 #include "util/hot_path.h"
 #include "util/log.h"
 #include "util/options.h"

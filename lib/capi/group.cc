@@ -10,6 +10,8 @@
 #include "capi/guard.h"
 #include "capi/param.h"
 #include "comm/round_robin.h"
+#include "ddp/in_place.h"
+#include "ddp/round_robin.h"
 #include "device/device.h"
 #include "rendezvous/environment.h"
 #include "rendezvous/store.h"

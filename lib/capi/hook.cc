@@ -2,6 +2,7 @@
 
 #include "capi/guard.h"
 #include "core/context.h"
+#include "ddp/more_hooks.h"
 #include "device/device.h"
 #include "hooks/plain.h"
 #include "kernels/dtype.h"

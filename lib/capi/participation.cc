@@ -4,6 +4,7 @@
 
 #include "capi/guard.h"
 #include "core/context.h"
+#include "ddp/freeze.h"
 
 using namespace libddp;
 

@@ -3,6 +3,7 @@
 #include <cstdlib>
 
 #include "capi/guard.h"
+#include "ddp/store_more.h"
 #include "rendezvous/store.h"
 
 using namespace libddp;

@@ -311,6 +311,7 @@ Link::~Link() {
     if (watch_) end_enqueued();
     monitor_.reset();  // its callbacks use the members above
     if (transport_) transport_->leave();
+    if (on_device_ && on_device_ != transport_) on_device_->leave();
     recorder_.write({.kind = record::EventKind::kLeft});
 }
 

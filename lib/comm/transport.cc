@@ -5,8 +5,6 @@
 #include <cstring>
 #include <vector>
 
-#include "backends/hierarchical/transport.h"
-#include "backends/shm/transport.h"
 #include "comm/registry.h"
 #include "record/operation.h"
 #include "util/deadline.h"
@@ -138,10 +136,8 @@ Transport::~Transport() {
     backend_->destroy(transport_);
 }
 
-// Of the backends that have memory for the program. ddp_backend has no function for this.
 void Transport::leave() {
-    if (backend_ == shm_backend()) shm_leave(transport_);
-    if (backend_ == hierarchical_backend()) hierarchical_leave(transport_);
+    if (backend_->struct_size > offsetof(ddp_backend, leave) && backend_->leave) backend_->leave(transport_);
 }
 
 void Transport::run(const ddp_collective& collective) {

@@ -8,7 +8,7 @@
 #include "comm/context_number.h"
 #include "comm/group.h"
 #include "core/model.h"
-#include "ddp/hook.h"
+#include "ddp/more_hooks.h"
 
 namespace libddp {
 

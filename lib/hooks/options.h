@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "ddp/builtin_hooks.h"
+#include "ddp/more_hooks.h"
 #include "hooks/hook.h"
 
 namespace libddp {

@@ -14,7 +14,7 @@
 #include <map>
 #include <memory>
 
-#include "ddp/builtin_hooks.h"
+#include "ddp/more_hooks.h"
 #include "device/scratch.h"
 #include "hooks/hook.h"
 #include "hooks/job.h"

@@ -1,7 +1,7 @@
 // Hooks around another hook: one in lower precision, and one with a function of the user's after it.
 #pragma once
 
-#include "ddp/builtin_hooks.h"
+#include "ddp/more_hooks.h"
 #include "hooks/hook.h"
 #include "hooks/job.h"
 

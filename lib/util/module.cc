@@ -105,15 +105,21 @@ void* load_checked(const std::string& folder_path, const std::string& path, std:
     if (why->empty()) *why = distrust(file.get(), path);
     if (!why->empty()) return nullptr;
     Loaded& known = loaded();
-    const std::lock_guard lock(known.mutex);
-    void*& module = known.modules[{found.st_dev, found.st_ino}];
-    if (module) return module;
-    module = dlopen(str("/proc/self/fd/", file.get()).c_str(), RTLD_NOW | RTLD_LOCAL);
-    if (!module)
+    const std::pair key{found.st_dev, found.st_ino};
+    {
+        const std::lock_guard lock(known.mutex);
+        if (const auto it = known.modules.find(key); it != known.modules.end()) return it->second;
+    }
+    // Without the lock: the module's constructors may look for another module. For two threads that load one file, the loader has one
+    // module.
+    void* module = dlopen(str("/proc/self/fd/", file.get()).c_str(), RTLD_NOW | RTLD_LOCAL);
+    if (!module) {
         *why = dlerror();
-    else
-        file.release();  // stays open: the loader knows the module by the number, which no other file may get
-    return module;
+        return nullptr;
+    }
+    file.release();  // stays open: the loader knows the module by the number, which no other file may get
+    const std::lock_guard lock(known.mutex);
+    return known.modules.emplace(key, module).first->second;
 }
 
 void* load_from(const std::string& path, std::string* why) {

@@ -10,6 +10,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#define DDP_EXPERIMENTAL 1
 #include "ddp/ddp.h"
 
 #define FILLER 0xA5

@@ -60,7 +60,7 @@ FIELD(ddp_collective, theirs, 88);
 FIELD(ddp_collective, signature_size, 96);
 FIELD(ddp_collective, copied_bytes, 104);
 
-SIZE(ddp_backend, 104);
+SIZE(ddp_backend, 112);
 FIELD(ddp_backend, struct_size, 0);
 FIELD(ddp_backend, abi_version, 8);
 FIELD(ddp_backend, reserved0, 12);
@@ -75,36 +75,7 @@ FIELD(ddp_backend, allocate, 72);
 FIELD(ddp_backend, deallocate, 80);
 FIELD(ddp_backend, ready, 88);
 FIELD(ddp_backend, check, 96);
-
-SIZE(ddp_powersgd_options, 56);
-FIELD(ddp_powersgd_options, struct_size, 0);
-FIELD(ddp_powersgd_options, rank, 8);
-FIELD(ddp_powersgd_options, flags, 12);
-FIELD(ddp_powersgd_options, start_step, 16);
-FIELD(ddp_powersgd_options, min_compression_rate, 24);
-FIELD(ddp_powersgd_options, orthogonalization_epsilon, 32);
-FIELD(ddp_powersgd_options, seed, 40);
-FIELD(ddp_powersgd_options, stats_interval, 48);
-
-SIZE(ddp_quantize_options, 24);
-FIELD(ddp_quantize_options, struct_size, 0);
-FIELD(ddp_quantize_options, block, 8);
-FIELD(ddp_quantize_options, min_elements, 16);
-
-SIZE(ddp_onebit_options, 24);
-FIELD(ddp_onebit_options, struct_size, 0);
-FIELD(ddp_onebit_options, min_elements, 8);
-FIELD(ddp_onebit_options, block, 16);
-
-SIZE(ddp_topk_options, 24);
-FIELD(ddp_topk_options, struct_size, 0);
-FIELD(ddp_topk_options, ratio, 8);
-FIELD(ddp_topk_options, min_elements, 16);
-
-SIZE(ddp_local_sgd_options, 24);
-FIELD(ddp_local_sgd_options, struct_size, 0);
-FIELD(ddp_local_sgd_options, start_step, 8);
-FIELD(ddp_local_sgd_options, subgroup, 16);
+FIELD(ddp_backend, leave, 104);
 
 SIZE(ddp_context_options, 72);
 FIELD(ddp_context_options, struct_size, 0);
@@ -136,6 +107,7 @@ FIELD(ddp_elastic_options, group, 8);
 FIELD(ddp_elastic_options, min_world, 16);
 FIELD(ddp_elastic_options, max_world, 20);
 FIELD(ddp_elastic_options, settle_ms, 24);
+
 SIZE(ddp_elastic_step, 56);
 FIELD(ddp_elastic_step, struct_size, 0);
 FIELD(ddp_elastic_step, step, 8);
@@ -147,6 +119,7 @@ FIELD(ddp_elastic_step, joined, 36);
 FIELD(ddp_elastic_step, left, 40);
 FIELD(ddp_elastic_step, leaving, 44);
 FIELD(ddp_elastic_step, fence, 48);
+
 SIZE(ddp_group_options, 80);
 FIELD(ddp_group_options, struct_size, 0);
 FIELD(ddp_group_options, rank, 8);
@@ -180,6 +153,36 @@ FIELD(ddp_tensor, count, 32);
 FIELD(ddp_tensor, device, 40);
 FIELD(ddp_tensor, param, 48);
 FIELD(ddp_tensor, reserved0, 52);
+
+SIZE(ddp_powersgd_options, 56);
+FIELD(ddp_powersgd_options, struct_size, 0);
+FIELD(ddp_powersgd_options, rank, 8);
+FIELD(ddp_powersgd_options, flags, 12);
+FIELD(ddp_powersgd_options, start_step, 16);
+FIELD(ddp_powersgd_options, min_compression_rate, 24);
+FIELD(ddp_powersgd_options, orthogonalization_epsilon, 32);
+FIELD(ddp_powersgd_options, seed, 40);
+FIELD(ddp_powersgd_options, stats_interval, 48);
+
+SIZE(ddp_quantize_options, 24);
+FIELD(ddp_quantize_options, struct_size, 0);
+FIELD(ddp_quantize_options, block, 8);
+FIELD(ddp_quantize_options, min_elements, 16);
+
+SIZE(ddp_onebit_options, 24);
+FIELD(ddp_onebit_options, struct_size, 0);
+FIELD(ddp_onebit_options, min_elements, 8);
+FIELD(ddp_onebit_options, block, 16);
+
+SIZE(ddp_topk_options, 24);
+FIELD(ddp_topk_options, struct_size, 0);
+FIELD(ddp_topk_options, ratio, 8);
+FIELD(ddp_topk_options, min_elements, 16);
+
+SIZE(ddp_local_sgd_options, 24);
+FIELD(ddp_local_sgd_options, struct_size, 0);
+FIELD(ddp_local_sgd_options, start_step, 8);
+FIELD(ddp_local_sgd_options, subgroup, 16);
 
 SIZE(ddp_stats, 184);
 FIELD(ddp_stats, struct_size, 0);

@@ -77,6 +77,52 @@ TEST(FailingBackend, ALossWithoutACulpritSaysWhoSawItAndWhere) {
     });
 }
 
+// Memory of the transport outlives the group; the other ranks hear of the end at once.
+TEST(OwnBackend, LeavesWhenTheGroupIsFreed) {
+    static std::string calls;
+    static char memory[64];
+    static ddp_backend made{};
+    made.abi_version = DDP_BACKEND_ABI_VERSION;
+    made.create = [](const ddp_backend_host*, void** transport, ddp_backend_failure*) {
+        *transport = &made;
+        return ddp_status{DDP_OK};
+    };
+    made.destroy = [](void*) { calls += " destroy"; };
+    made.capabilities = [](void*) { return std::uint32_t{DDP_BACKEND_COMPARES}; };
+    made.abort = [](void*) { calls += " abort"; };
+    made.run = [](void*, const ddp_collective*, ddp_backend_failure*) { return ddp_status{DDP_OK}; };
+    made.allocate = [](void*, std::size_t, ddp_device, void** out, ddp_backend_failure*) {
+        *out = memory;
+        return ddp_status{DDP_OK};
+    };
+    made.deallocate = [](void*, void*) { calls += " deallocate"; };
+    made.leave = [](void*) { calls += " leave"; };
+    made.struct_size = sizeof made;
+    made.name = "leaving";
+    ASSERT_EQ(ddp_backend_register(&made, nullptr), DDP_OK);
+    static ddp_backend older = made;
+    older.struct_size = offsetof(ddp_backend, leave);
+    older.name = "not-leaving";
+    ASSERT_EQ(ddp_backend_register(&older, nullptr), DDP_OK);
+    for (const auto& [name, expected] :
+         {std::pair{"leaving", " leave deallocate destroy"}, std::pair{"not-leaving", " deallocate destroy"}}) {
+        calls.clear();
+        ddp_group_options options;
+        ddp_group_options_init(&options);
+        options.rank = 0;
+        options.world_size = 1;
+        options.backend = name;
+        ddp_group* group = nullptr;
+        ASSERT_EQ(ddp_group_create(&options, &group, nullptr), DDP_OK);
+        void* held = nullptr;
+        ASSERT_EQ(ddp_mem_alloc(group, sizeof memory, &held, nullptr), DDP_OK);
+        EXPECT_EQ(held, memory);
+        ddp_group_free(group);
+        EXPECT_EQ(ddp_mem_free(held, nullptr), DDP_OK);
+        EXPECT_EQ(calls, expected) << name;
+    }
+}
+
 // Without the signature of another rank: libddp has nothing to compare.
 TEST(FailingBackend, AMismatchOfItsOwnKeepsItsWords) {
     out_of_memory = false;

@@ -2,6 +2,7 @@
 """Compiles every public header alone, and twice in one file, as each language that users compile it as."""
 import argparse
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -11,6 +12,15 @@ PROMISES = {
     ".h": [("c", "c99"), ("c++", "c++11")],
     ".hpp": [("c++", "c++17"), ("c++", "c++20")],
 }
+
+
+def needs_definition(header):
+    """Whether the header is experimental (docs/abi.md), or a C++ header over one."""
+    if header.name in ("ddp.h", "ddp.hpp"):
+        return False
+    text = header.read_text()
+    return '"experimental.h"' in text or header.name == "experimental.h" or any(
+        needs_definition(header.parent / each) for each in re.findall(r'#include "(\w+\.h(?:pp)?)"', text))
 
 
 def main():
@@ -26,7 +36,8 @@ def main():
         for language, standard in PROMISES[header.suffix]:
             # Angle brackets, as users write it; the declaration keeps a header of macros from being an empty C file.
             source = f"#include <{name}>\n#include <{name}>\nextern int not_empty;\n"
-            command = [arguments.compiler, "-x", language, f"-std={standard}", *STRICT, "-I", arguments.include, "-"]
+            tier = ["-DDDP_EXPERIMENTAL"] if needs_definition(header) else []
+            command = [arguments.compiler, "-x", language, f"-std={standard}", *STRICT, *tier, "-I", arguments.include, "-"]
             result = subprocess.run(command, input=source, capture_output=True, text=True)
             if result.returncode:
                 failures += 1

@@ -210,7 +210,8 @@ void register_stream_backend() {
                                         nullptr,
                                         nullptr,
                                         nullptr,
-                                        check};
+                                        check,
+                                        nullptr};
     static const bool done = [] {
         if (ddp_backend_register(&backend, nullptr) != DDP_OK) std::abort();
         return true;

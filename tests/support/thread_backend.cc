@@ -220,6 +220,7 @@ const ddp_backend* backend(const char* name) {
                                          nullptr,
                                          nullptr,
                                          nullptr,
+                                         nullptr,
                                          nullptr};
     return &instance;
 }

@@ -2,6 +2,7 @@
 
 #include <arpa/inet.h>
 #include <ddp/interrupt.h>
+#include <ddp/store_more.h>
 #include <netdb.h>
 
 #include <algorithm>

@@ -40,6 +40,12 @@ public:
         return guarded(failure, [&] { of(handle).run(*collective); });
     }
 
+    // For transports that have leave().
+    static void leave(void* handle) {
+        [[maybe_unused]] const Guard guard;
+        of(handle).leave();
+    }
+
     // Calls with the same translation of errors, for what only some backends have.
     template <class Call>
     static ddp_status guarded(ddp_backend_failure* failure, Call call) noexcept {

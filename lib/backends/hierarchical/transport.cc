@@ -270,16 +270,13 @@ constexpr ddp_backend kBackend = {
     deallocate,
     nullptr,  // the wire takes longer than handing over
     nullptr,
+    Adapter::leave,
 };
 
 }  // namespace
 
 const ddp_backend* hierarchical_backend() {
     return &kBackend;
-}
-
-void hierarchical_leave(void* transport) {
-    Adapter::of(transport).leave();
 }
 
 }  // namespace libddp

@@ -23,7 +23,7 @@ public:
     std::uint32_t capabilities() const { return capabilities_; }
     void run(const ddp_collective& c);
     void abort();  // any thread
-    void leave();  // see hierarchical_leave()
+    void leave();
     void* allocate(std::size_t bytes) { return team_ ? team_->arena().allocate(bytes) : nullptr; }
     void deallocate(void* memory) { team_->arena().deallocate(memory); }
 
@@ -57,7 +57,5 @@ namespace libddp {
 
 // The built-in backend "hierarchical": shared memory on each host, tcp between hosts.
 const ddp_backend* hierarchical_backend();
-// As shm_leave().
-void hierarchical_leave(void* transport);
 
 }  // namespace libddp

@@ -129,16 +129,13 @@ constexpr ddp_backend kBackend = {
     deallocate,
     ready,
     nullptr,
+    Adapter::leave,
 };
 
 }  // namespace
 
 const ddp_backend* shm_backend() {
     return &kBackend;
-}
-
-void shm_leave(void* transport) {
-    Adapter::of(transport).leave();
 }
 
 }  // namespace libddp

@@ -18,7 +18,7 @@ public:
     void run(const ddp_collective& c);
     bool ready(const ddp_collective& c, std::int64_t patience_ns);
     void abort();  // any thread
-    void leave();  // see shm_leave()
+    void leave();
     void* allocate(std::size_t bytes);
     void deallocate(void* memory);
 
@@ -38,8 +38,5 @@ namespace libddp {
 
 // The built-in backend "shm": ranks of one host, through memory that they share.
 const ddp_backend* shm_backend();
-// This rank takes part in nothing more, and the others see that at once. Memory of the transport stays until the
-// transport is destroyed.
-void shm_leave(void* transport);
 
 }  // namespace libddp

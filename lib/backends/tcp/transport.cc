@@ -121,6 +121,7 @@ constexpr ddp_backend kBackend = {
     nullptr,
     nullptr,  // what takes a round trip is no work for the thread that computes
     nullptr,
+    nullptr,  // destroy() comes right after
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-/* libddp-constructed.so: a module that registers its backend while it is loaded, and has no entry. A group of it says what became of keys
+/* libddp-constructed.so: a module that registers its backend and looks for another one while it is loaded, and has no entry. A group of it says what became of keys
  * that each rank sets and deletes in the store. */
 #include <ddp/backend.h>
 #include <stddef.h>
@@ -46,4 +46,5 @@ static const ddp_backend backend = {.struct_size = sizeof(ddp_backend),
 
 __attribute__((constructor)) static void register_backend(void) {
     ddp_backend_register(&backend, NULL);
+    ddp_backend_available("other", NULL); /* looks for another module, meanwhile */
 }
