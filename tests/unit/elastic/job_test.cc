@@ -238,7 +238,7 @@ TEST_P(ElasticTraining, AStepThatIsDoneAgainCountsOnceForTheHook) {
         trainer.train(kSteps, [&] {
             if (dies && trainer.job->steps() == 10) throw Death();
         });
-        const auto state = trainer.context->hook_state();
+        const auto state = trainer.context->reducer()->hook_state();
         const std::string text(reinterpret_cast<const char*>(state.data()), state.size());
         EXPECT_NE(text.find(str("\\\"steps\\\":", kSteps, "}")), std::string::npos) << text;
         EXPECT_EQ(trainer.model.values, reference(kSteps));
