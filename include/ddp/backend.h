@@ -27,13 +27,13 @@ DDP_EXTERN_C_BEGIN
 /* Grows when backends built against an older header would no longer work. */
 #define DDP_BACKEND_ABI_VERSION 1
 
-/* What went wrong. The backend fills it before it returns an error. */
+/* The cause of a failure. The backend fills it before it returns an error. */
 typedef struct ddp_backend_failure {
     int32_t rank;      /* the rank that caused it; libddp sets -1 (unknown) before each call */
     char message[508]; /* a sentence, cut if need be, with a NUL; libddp sets "" before each call */
 } ddp_backend_failure;
 
-/* What libddp offers a backend. It and its strings are valid from create until destroy returns. */
+/* The services of libddp for a backend. The struct and its strings are valid from create until destroy returns. */
 typedef struct ddp_backend_host {
     size_t struct_size;
     void* handle; /* the first argument of the functions below */

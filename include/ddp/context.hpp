@@ -20,7 +20,7 @@ public:
 
     explicit Context(const Group& group) : Context(group, defaults()) {}
     Context(const Group& group, const ddp_context_options& options) : Context(group.get(), options) {}
-    /* Of a group that something else owns, such as an Elastic. */
+    /* A context of a group that something else owns, such as an Elastic. */
     explicit Context(ddp_group* group) : Context(group, defaults()) {}
     Context(ddp_group* group, const ddp_context_options& options) {
         ddp_context* context = nullptr;

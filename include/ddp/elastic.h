@@ -91,7 +91,7 @@ typedef struct ddp_elastic_options {
     int64_t settle_ms;
 } ddp_elastic_options;
 
-/* What ddp_elastic_begin says of a step. */
+/* The facts of a step, filled by ddp_elastic_begin. */
 typedef struct ddp_elastic_step {
     size_t struct_size;
     int64_t step;   /* how many steps this job has applied; this is the next one. After a loss it may be smaller */

@@ -52,7 +52,7 @@ typedef struct ddp_group_options {
     uint32_t round_robin; /* 0 or 1: one group. 2 to 64: join this many as one: round_robin.h (experimental) */
 } ddp_group_options;
 
-/* What a launcher told this process: ddp_environment_get. */
+/* The facts that a launcher told this process: ddp_environment_get. */
 typedef struct ddp_environment {
     size_t struct_size;
     int32_t rank;

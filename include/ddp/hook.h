@@ -64,7 +64,7 @@ DDP_API int32_t ddp_bucket_is_last(const ddp_bucket* bucket);
 DDP_API int64_t ddp_bucket_step(const ddp_bucket* bucket);
 
 DDP_API ddp_dtype ddp_bucket_dtype(const ddp_bucket* bucket);
-/* What the hook should apply over ranks: DDP_AVG, or DDP_SUM with DDP_REDUCTION_SUM. */
+/* The operation that the hook should apply over ranks: DDP_AVG, or DDP_SUM with DDP_REDUCTION_SUM. */
 DDP_API ddp_reduce_op ddp_bucket_op(const ddp_bucket* bucket);
 
 DDP_API ddp_device ddp_bucket_device(const ddp_bucket* bucket);

@@ -13,7 +13,7 @@ using namespace libddp;
 
 namespace {
 
-// What a context has to be for a hook to be installed.
+// The context, if a hook may be installed now.
 Context& between_steps(ddp_context* context) {
     Context& c = require(context, "context")->impl;
     c.require_between_steps();

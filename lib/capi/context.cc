@@ -96,7 +96,7 @@ void warn_of_lone_group(std::int32_t job_world) {
 
 constexpr std::int64_t kCheckInterval = 10;
 
-// What DDP_DEBUG asks for: the interval of a check (0: that of the options), if it asks for one.
+// The check that DDP_DEBUG asks for: its interval (0: that of the options), if it asks for one.
 std::optional<std::int64_t> check_of_environment() {
     const std::string text = text_or(std::getenv("DDP_DEBUG"), "");
     if (text.empty() || text == "off" || text == "0") return std::nullopt;

@@ -50,7 +50,7 @@ void start(Group& group, Collective collective, ddp_work** out) {
         group.perform(collective, tag);
 }
 
-// What ddp_mem_alloc gave out, and the group's hold on it.
+// The memory that ddp_mem_alloc gave out, and the group's hold on it.
 class Allocations {
 public:
     void* add(std::shared_ptr<std::byte> memory, std::size_t bytes) {

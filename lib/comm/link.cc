@@ -34,7 +34,7 @@ constexpr std::int64_t kNextWordMs = 30'000;
 constexpr std::int64_t kDrainMs = 400;
 // How long the thread that computes looks for the other ranks. Ranks that compute the same come within this, and then stay
 // in step: each reduces a part of every bucket. One that gave up early would run ahead and leave all reducing to the other.
-// Who is early has to wait at the end of the step anyway.
+// A rank that is early has to wait at the end of the step anyway.
 constexpr std::int64_t kPatienceNs = 1'000'000;
 
 std::atomic<int> blame_signal{0};
@@ -142,7 +142,7 @@ void Link::join(const ddp_backend* backend) {
     }
 }
 
-// What all ranks say of a failure here.
+// The error that all ranks report for a failure here.
 ErrorInfo Link::join_failed(ErrorInfo error, const Deadline& deadline) {
     if (error.code == DDP_ERROR_ALREADY_EXISTS) return error;
     if (is_interruption(error)) return monitor_->report_briefly(interrupted_joining());
@@ -235,7 +235,7 @@ void Link::say_who_is_missing() const {
         place_.world, " still waits for ", ranks_text(missing), "; the timeout is ", config_.timeout_ms, " ms");
 }
 
-// What broke this link or, while it is joined, an earlier one of its group.
+// The error that broke this link or, while it is joined, an earlier one of its group.
 ErrorInfo Link::broken_so_far() const {
     Links earlier;
     {
@@ -350,7 +350,7 @@ private:
     record::Entry entry(record::EventKind kind) const;
     ErrorInfo disagree(std::int32_t other);
     ErrorInfo resolve(ErrorInfo error);
-    // What fails with this operation may own the group.
+    // An object that fails with this operation may own the group.
     void keep_link() { kept_ = link_.weak_from_this().lock(); }
 
     Link& link_;
@@ -381,7 +381,7 @@ WorkPtr Link::submit(const Collective& collective, OpTag tag) {
     return work;
 }
 
-// Who waits needs no work to hold, if nothing else is under way.
+// A blocking call with nothing else in flight needs no work handle.
 void Link::perform(const Collective& collective, const OpTag& tag) {
     validate(collective, tag);
     check();
@@ -465,7 +465,7 @@ void LinkOperation::begin() {
         op_.send = static_cast<const std::byte*>(c.recv) +
                    dtype_size(c.dtype) * c.count * static_cast<std::size_t>(link_.rank());
     if (reduces(c.kind) && c.op == DDP_AVG) divide();
-    // What a device's own backend runs is compared before, on the host.
+    // Operations of a device's own backend are compared before, on the host.
     if (checked_ && link_.transport_->has(DDP_BACKEND_COMPARES) && !(on_device() && link_.on_device_)) {
         theirs_ = mine_;
         op_.signature = &mine_;
@@ -624,7 +624,8 @@ void Link::on_verdict(const ErrorInfo& error) {
     if (executor) executor->refuse(verdict());
     // Streams go on then, without a result: everybody who waits for one must be able to see why.
     if (on_device) on_device->abort();
-    // What is queued may be the last to use memory and events of a device, whose functions may not return before that.
+    // A queued operation may be the last to use memory and events of a device, whose functions may not return before
+    // that.
     if (executor) executor->poison(verdict());
 }
 
@@ -694,14 +695,15 @@ void Link::abort_transports() {
     if (on_device_ && on_device_ != transport_) on_device_->abort();
 }
 
-// What is enqueued on devices belongs to other ranks as well: it is aborted only if it does not end by itself.
+// Operations that are enqueued on devices belong to other ranks as well: they are aborted only if they do not end by
+// themselves.
 void Link::end_enqueued() {
     watch_->stop_checking();
     if (!watch_->drain(Deadline::after_ms(kDrainMs))) {
         on_device_->abort();
         watch_->drain(Deadline::after_ms(kDrainMs));
     }
-    // What a device that does not answer has is kept for ever.
+    // Memory of a device that does not answer is kept for ever.
     if (!watch_->stop()) new auto(std::move(paths_));  // NOLINT
     watch_.reset();
 }

@@ -275,7 +275,7 @@ void Reducer::set_group(std::shared_ptr<Group> group, const ContextNumber& numbe
     parts_.phase.store(Phase::kIdle, std::memory_order_release);
 }
 
-// Ranks that come from elsewhere have counted differently. Those on which the last step or a rebuild failed are behind the others.
+// Ranks that come from elsewhere have counted differently. Ranks on which the last step or a rebuild failed are behind the others.
 void Reducer::agree_on_counts() {
     Totals& totals = parts_.totals;
     Planner& planner = parts_.planner;

@@ -182,7 +182,7 @@ void Results::finish_bucket(const ddp_bucket& bucket) {
     if (callback_.fn) report(bucket);
 }
 
-// A gradient that this rank used gets the result. What happens to one that it did not use depends on the others.
+// A gradient that this rank used gets the result. A gradient that it did not use depends on the others.
 void Results::give_results(const ddp_bucket& bucket) {
     const bool keeps_unused = parts_.model.options.reducer.keep_local_unused;
     for (const auto& tensor : bucket.tensors) {

@@ -18,7 +18,7 @@ constexpr std::int32_t kProof = 16;
 // After so many steps a gradient that was always zero is worth a line.
 constexpr std::int32_t kZeroSteps = 20;
 
-// Whether a number has few digits, as in gradients that somebody makes up: their means easily are gradients of others. Those that a
+// Whether a number has few digits, as in gradients that somebody makes up: their means easily are gradients of others. Gradients that a
 // training computes hardly ever are round. In types of 16 bits, and among integers, nothing tells the two apart.
 template <class Bits>
 bool is_round(const char* value, std::size_t size) {

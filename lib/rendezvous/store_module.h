@@ -1,4 +1,4 @@
-// What libddp asks of a kind of store that is a module: libddp-NAME.so exports `const StoreModule* ddp_store_entry(void)`. It is no public
+// The interface of a kind of store that is a module: libddp-NAME.so exports `const StoreModule* ddp_store_entry(void)`. It is no public
 // interface. Both sides are C++, and exceptions go through: module and library come from one build, which `version` proves.
 #pragma once
 

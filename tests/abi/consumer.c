@@ -127,7 +127,7 @@ static void step(ddp_context* context) {
     CHECK(gradient[3] == 5);
 }
 
-/* What a test does with a model. */
+/* The calls of a test on a model. */
 static void with_model(const char* backend, void (*use)(ddp_context*)) {
     ddp_group* group = lone_group(backend);
     ddp_context* context = model(group);

@@ -108,7 +108,7 @@ void GlooTransport::abort() {
     if (mesh_) mesh_->poison();
 }
 
-// Whose connection broke first says little about who caused it: survivors close theirs too, to tell the others.
+// The connection that broke first says little about the cause: survivors close theirs too, to tell the others.
 ErrorInfo GlooTransport::lost_peer(const std::string& detail) const {
     const int departed = sentinel_->departed();
     if (departed >= 0) return {DDP_ERROR_RANK_FAILED, str("rank ", departed, " left the group"), departed};

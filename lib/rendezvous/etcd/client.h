@@ -71,7 +71,7 @@ struct EtcdCommit {
     std::vector<EtcdEntry> entries;  // of all reads
 };
 
-// What a watch says: events, or that etcd ended it.
+// News of a watch: events, or that etcd ended it.
 struct EtcdNews {
     std::vector<EtcdEvent> events;
     bool canceled = false;
@@ -80,7 +80,7 @@ struct EtcdNews {
 };
 
 namespace etcd_json {
-// Pure functions. Those that read throw Error (IO) on anything that is no answer of etcd's.
+// Pure functions. Functions that read throw Error (IO) on anything that is no answer of etcd's.
 std::string to_base64(std::string_view bytes);
 std::string from_base64(std::string_view text);
 EtcdRead decode_read(std::string_view answer);

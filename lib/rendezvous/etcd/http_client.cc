@@ -67,7 +67,7 @@ bool about_certificates(CURLcode code) {
 struct HttpClient::Handles {
     CURLM* multi = nullptr;
     CURL* easy = nullptr;
-    // What curl says of a failure.
+    // curl's sentence about a failure.
     char reason[CURL_ERROR_SIZE] = "";
 };
 

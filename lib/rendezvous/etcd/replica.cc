@@ -12,7 +12,7 @@ namespace {
 // A snapshot is made when the batches since the last one are so many that reading them takes those who join longer.
 constexpr std::size_t kManyRecords = 2048;
 constexpr std::size_t kSmallLog = std::size_t{8} << 20;
-// What a batch may have: a request, and a few small ones with it.
+// The longest batch: a request, and a few small ones with it.
 constexpr std::size_t kLongestBatch = limits::kFrame + (std::size_t{1} << 20);
 
 constexpr std::string_view kAlive = "alive/";

@@ -1,5 +1,5 @@
-// What a participant of a store on etcd makes of the batches there: a StoreState of its own, which is the same for all at the same
-// revision. No network, no clock, no threads.
+// The view of a participant of a store on etcd: a StoreState of its own from the batches there, which is the same for
+// all at the same revision. No network, no clock, no threads.
 //
 // Keys, below /ddp/<name>//:
 //     w/alive/<owner>                   a participant; bound to its lease, so that etcd deletes it when that expires
@@ -59,7 +59,7 @@ public:
     const StoreState& state() const { return state_; }
     bool is_alive(std::uint64_t owner) const;
     std::uint64_t lowest_alive() const;  // 0: none
-    // Those that are gone and have left something behind.
+    // The participants that are gone and have left something behind.
     std::vector<std::uint64_t> to_bury() const;
 
     // Whether a snapshot would be worth it, and is possible now.

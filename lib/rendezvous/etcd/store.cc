@@ -30,7 +30,7 @@ constexpr const char* kFence = "fence";
 constexpr std::int64_t kBuriedMs = 1500;
 // One part in so many of a lease is not relied on: clocks differ.
 constexpr std::int64_t kClockDrift = 20;
-// What a waiting call may take beyond its time.
+// The time that a waiting call may take beyond its timeout.
 constexpr std::int64_t kGraceMs = 2000;
 // Requests that wait at the same time become one batch up to this size.
 constexpr std::size_t kBatch = std::size_t{256} << 10;

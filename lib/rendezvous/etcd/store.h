@@ -2,7 +2,7 @@
 // a replica of its own (replica.h). So every operation has the semantics of the other stores, and etcd does what it is good at: one
 // order, durable, that survives the loss of servers.
 //
-// Threads of a participant: one writes, one reads the watch, and one keeps the lease alive, buries the dead and makes snapshots. Those that
+// Threads of a participant: one writes, one reads the watch, and one keeps the lease alive, buries the dead and makes snapshots. Threads that
 // call only wait.
 #pragma once
 
@@ -56,7 +56,7 @@ private:
     };
     using Entries = std::deque<std::shared_ptr<Entry>>;
 
-    // Of the threads that call; with mutex_ held.
+    // For the threads that call; with mutex_ held.
     void check_usable() const;
     bool usable() const { return !closed_ && !lost_; }
     [[noreturn]] void no_answer(std::int64_t within_ms) const;
@@ -131,7 +131,7 @@ private:
     std::map<Notifier::Id, std::string> watches_;
     std::set<Notifier::Id> connection_watches_;
 
-    // Of one thread each:
+    // Each used by one thread:
     std::uint64_t next_batch_ = 1;                         // writer
     std::set<std::uint64_t> tried_to_bury_;                // keeper
     Deadline::Clock::time_point next_beat_, last_answer_;  // keeper
