@@ -24,7 +24,7 @@ def tiers(include):
 
 
 def faults(include, symbols, stable):
-    """What is wrong with the lists, and with headers of the one tier that need the other."""
+    """Faults of the lists, and of headers of the one tier that need the other."""
     wanted, experimental = tiers(include)
     for name in sorted(set(wanted + experimental) ^ set(symbols)):
         yield f"{name} is in {'the headers' if name not in symbols else 'abi/ddp.symbols'} only"
