@@ -163,10 +163,12 @@ def blocks(lines, parameters):
 
 
 class Page:
+    facts_of = {}  # by function, of the pages so far: "facts as ddp_x" may name a function of another header
+
     def __init__(self, header, codes):
         self.out = []
         self.code = re.compile(rf"`([^`]+)`|\b({NAMES}|{'|'.join(codes)})(?![\w*])")
-        self.section, self.paragraph, self.facts_of = {}, {}, {}
+        self.section, self.paragraph = {}, {}
         about, *items = scan(header.read_text(encoding="utf-8"))
         first, *rest = lines_of(about)
         first = first.removeprefix(header.name + ": ")

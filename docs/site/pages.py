@@ -67,7 +67,7 @@ def main():
         write(page.relative_to(root), page.read_text(encoding="utf-8"))
     write("README.md", "".join([(root / "README.md").read_text(encoding="utf-8"), *navigation(root)]))
     codes = re.findall(r"^    DDP_ERROR_(\w+) =", (root / "include/ddp/status.h").read_text(encoding="utf-8"), re.MULTILINE)
-    for header in root.glob("include/**/*.h*"):
+    for header in sorted(root.glob("include/**/*.h*")):
         write(f"{header.relative_to(root)}.rst", headers.page(header, codes))
 
     files = {path for page in pages for path in linked(page, root) if not path.endswith(".md")}

@@ -53,7 +53,7 @@ WITH_ETCD = """
 import ddp
 try:
     ddp.Store("etcd://127.0.0.1:9/x", timeout=1)
-except ddp.DDPError as error:  # nobody answers there, or this system has no libcurl
+except ddp.Error as error:  # nobody answers there, or this system has no libcurl
     assert "libddp-etcd" not in str(error), error
 """
 

@@ -246,7 +246,7 @@ def main():
         if option == "--beside":
             BESIDE = [COMMAND.pop(0)]
         FEW, BY_STDIN = FEW or option == "--few", BY_STDIN or option == "--stdin"
-    signal.alarm(170)  # before ctest's limit, so that the story of what hangs is not lost
+    signal.alarm(390)  # before ctest's limit, so that the story of what hangs is not lost
     unittest.main(argv=sys.argv[:1], verbosity=2)
 
 
