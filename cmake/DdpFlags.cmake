@@ -47,6 +47,11 @@ else()
   if(DDP_SANITIZE MATCHES undefined)
     # Clang gives programs in C, which must be able to load the library, nothing to check types of C++ objects with.
     add_compile_options(-fno-sanitize=vptr)
+    # Modules are bound when they are loaded, also the handlers of checks that Clang links into programs in C++ only.
+    if(CMAKE_CXX_COMPILER_ID MATCHES Clang)
+      add_link_options(-fsanitize-link-c++-runtime)
+      link_libraries($<$<LINK_LANGUAGE:C>:stdc++>)
+    endif()
     # AddressSanitizer sees these, too, when memory is touched.
     add_compile_options(-fno-sanitize=null,object-size)
   endif()

@@ -180,6 +180,10 @@ bool EngineStore::answers(std::int64_t within_ms) {
 }
 
 std::shared_ptr<Store> EngineStore::reconnect(std::int64_t within_ms) {
+    // Mostly the thread of a monitor calls this. It may outlive OpenSSL, which would then leave behind what it keeps for that thread.
+    struct Release {
+        ~Release() { wire::release_thread_state(); }
+    } release;
     return reopen_store(config_, within_ms);
 }
 

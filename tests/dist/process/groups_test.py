@@ -6,12 +6,14 @@ WAIT = [*JOIN, "allreduce_second"]
 
 
 class Groups(ProcessTest):
-    def errors(self, verbs, backend="shm"):
-        """The lines of the ranks that fail, by rank."""
+    def errors(self, verbs, failing, backend="shm"):
+        """The lines of the ranks that fail, by rank: of `failing`, and of no other."""
         found = {}
-        for rank, (status, text) in enumerate(run_job(backend, verbs)):
+        job = run_job(backend, verbs)
+        for rank, (status, text) in enumerate(job):
             self.assertNotEqual(status, "hangs", text)
             found.update({rank: line for line in text.splitlines() if line.startswith("error ")})
+        self.assertEqual(sorted(found), failing, job)
         return found
 
     def test_first_cause(self):
@@ -20,8 +22,7 @@ class Groups(ProcessTest):
         for ends in ("nap=0", "quit=4", "quit=_exit"):
             for backend in ("shm", "tcp"):
                 with self.subTest(ends=ends, backend=backend):
-                    errors = self.errors([WAIT, [*JOIN, "nap=300", "abort=out of cheese", "nap=300", ends], WAIT], backend)
-                    self.assertEqual(sorted(errors), [0, 2])
+                    errors = self.errors([WAIT, [*JOIN, "nap=300", "abort=out of cheese", "nap=300", ends], WAIT], [0, 2], backend)
                     self.assertEqual(errors[0], errors[2])
                     self.assertIn(first, errors[0])
                     self.assertTrue(errors[0].startswith("error DDP_ERROR_RANK_FAILED "), errors[0])
@@ -38,7 +39,7 @@ class Groups(ProcessTest):
         verbs = ["timeout=1500", *JOIN]
         for backend in ("shm", "tcp"):
             with self.subTest(backend=backend):
-                errors = self.errors([[*verbs, "allreduce"], [*verbs, "nap=200", "allreduce_second"]], backend)
+                errors = self.errors([[*verbs, "allreduce"], [*verbs, "nap=200", "allreduce_second"]], [0, 1], backend)
                 self.assertRegex(errors[0], r"^error DDP_ERROR_TIMEOUT allreduce of 100000 f32 \(sum\), called by the program itself in "
                                  r"group 'world': rank 1 is alive but did not get there: rank 1 is at allreduce of 4 f32 \(sum\), called "
                                  r"by the program itself in group 'second', so the ranks use their groups in a different order; ")
