@@ -1,10 +1,9 @@
 // Keys and values below a store's prefix on etcd, as a damaged etcd or another program left them. A replica that loads the snapshot of
 // another makes the same snapshot of it.
-#include "rendezvous/etcd/replica.h"
-
 #include <string>
 
 #include "fuzz/target.h"
+#include "rendezvous/etcd/replica.h"
 
 namespace fuzz::etcd_replica {
 namespace {
