@@ -31,6 +31,14 @@
 #include <vector>
 
 #include "ddp/ddp.hpp"
+/* This header comes with the library that it uses, so the experimental tier is the program's own choice still. */
+#ifdef DDP_EXPERIMENTAL
+#include "ddp/freeze.h"
+#else
+#define DDP_EXPERIMENTAL
+#include "ddp/freeze.h"
+#undef DDP_EXPERIMENTAL
+#endif
 
 namespace ddp {
 

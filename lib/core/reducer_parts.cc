@@ -34,7 +34,7 @@ Phase ReducerParts::begin_step() {
     return wanted;
 }
 
-void ReducerParts::next_step(const Step::Begin& begin) {
+void ReducerParts::next_step(Step::Begin begin) {
     step.emplace(totals.steps, totals.synced_steps, model.options.reducer.votes && group->world() > 1, begin);
     gradients.begin_step(participation);
     queue.begin_step(*step, participation);

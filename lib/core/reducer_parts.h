@@ -44,7 +44,8 @@ struct ReducerParts {
     // Begins the step, if it has not begun: then the result is kFilling or kFillingLocal. Throws if ranks must exchange before.
     Phase begin_step();
     // Makes the next step, in place of the one that is there. It begins with its first gradient.
-    void next_step(const Step::Begin& begin = {});
+    // begin: a copy, since it may be of the step that ends here.
+    void next_step(Step::Begin begin = {});
     // Nothing that the step learnt is left.
     void forget_step();
     // The step is forgotten, and the next one may come.
