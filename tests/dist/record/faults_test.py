@@ -72,8 +72,7 @@ def main():
     if options.all or options.backend:
         cases = [(fault, backend) for backend in options.backend or BACKENDS for fault in faults]
     else:
-        # Gloo may still have the memory of its first steps, and then the job does not fail.
-        cases = [(fault, "tcp" if fault.name == "memory" else BACKENDS[i % 4]) for i, fault in enumerate(faults)]
+        cases = [(fault, BACKENDS[i % 4]) for i, fault in enumerate(faults)]
     run_all(check, [(fault, backend, options.show) for fault, backend in cases])
 
 
