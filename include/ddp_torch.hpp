@@ -31,7 +31,7 @@
 #include <vector>
 
 #include "ddp/ddp.hpp"
-/* This header comes with the library that it uses, so the experimental tier is the program's own choice still. */
+/* This header needs one experimental function. The program still chooses whether it sees the experimental tier. */
 #ifdef DDP_EXPERIMENTAL
 #include "ddp/freeze.h"
 #else

@@ -345,7 +345,7 @@ private:
     void begin();
     bool ready_on_device();
     ErrorInfo perform();
-    void divide();
+    void place_division();
     void run_divided();
     record::Entry entry(record::EventKind kind) const;
     ErrorInfo disagree(std::int32_t other);
@@ -464,7 +464,7 @@ void LinkOperation::begin() {
     if (c.kind == DDP_COLLECTIVE_ALLGATHER && !c.send)
         op_.send = static_cast<const std::byte*>(c.recv) +
                    dtype_size(c.dtype) * c.count * static_cast<std::size_t>(link_.rank());
-    if (reduces(c.kind) && c.op == DDP_AVG) divide();
+    if (reduces(c.kind) && c.op == DDP_AVG) place_division();
     // Operations of a device's own backend are compared before, on the host.
     if (checked_ && link_.transport_->has(DDP_BACKEND_COMPARES) && !(on_device() && link_.on_device_)) {
         theirs_ = mine_;
@@ -477,7 +477,7 @@ void LinkOperation::begin() {
 // The only place that decides where a mean is divided. DDP_AVG is a sum with a scale. A backend that cannot apply it gets values
 // that are divided before, which keeps sums of low precision finite. Division after the sum is for integers, which division before
 // would ruin, and for reduce_scatter, whose input belongs to the program.
-void LinkOperation::divide() {
+void LinkOperation::place_division() {
     const bool fuses = link_.transport_for(collective_.device.kind).has(DDP_BACKEND_FUSES_SCALE);
     const bool before = collective_.kind == DDP_COLLECTIVE_ALLREDUCE && is_floating(collective_.dtype);
     op_.op = DDP_SUM;

@@ -23,7 +23,7 @@
 
 namespace libddp {
 
-// The traces that steps leave.
+// Counts and times of past steps.
 struct Totals {
     std::int64_t steps = 0, synced_steps = 0, rebuilds = 0;
     // How often the program has got means: of a whole step, or of a parameter before the step's end.

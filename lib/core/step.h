@@ -48,9 +48,9 @@ struct Launch {
 };
 
 struct Step {
-    // The end of the step: results, on this rank none because it has no inputs, or none on any rank.
+    // How the step ends: with results; without, on this rank alone, which has no inputs; without, on all ranks.
     enum class End : std::uint8_t { kResults, kShadowed, kDiscarded };
-    // The facts on which ranks have agreed before its first gradient. factor: by which gradients are multiplied before the mean (or sum).
+    // The ranks' agreement before the first gradient. factor: multiplies this rank's gradients before the mean, or sum.
     struct Begin {
         bool told = false, sync = true;
         double factor = 1;

@@ -4,7 +4,7 @@
 In the older headers every struct with struct_size lacks its last fields, in the newer ones it has more. The headers are made from
 those of this version, so a new struct is covered as soon as it is there: consumer.c must say how a program uses it.
 
-usage: other_headers.py COMPILER SANITIZER INCLUDE LIBRARY FOLDER
+usage: other_headers.py COMPILER INCLUDE LIBRARY FOLDER
 """
 import os
 import pathlib
@@ -60,7 +60,7 @@ def make_headers(include, folder, change):
 
 def run(compiler, library, out, version):
     folder = out / version
-    subprocess.run([*compiler, "-std=gnu11", "-g", "-Wall", "-Wextra", "-Werror", "-I", folder, f"-D{version.upper()}",
+    subprocess.run([compiler, "-fsanitize=address", "-std=gnu11", "-g", "-Wall", "-Wextra", "-Werror", "-I", folder, f"-D{version.upper()}",
                     HERE / "consumer.c", library, f"-Wl,-rpath,{pathlib.Path(library).parent}", "-o", folder / "consumer"],
                    check=True)  # yapf: disable
     others = ("DDP_", "OMPI_", "PMI_", "SLURM_")
@@ -70,14 +70,14 @@ def run(compiler, library, out, version):
 
 
 def main():
-    compiler, sanitizer, include, library, out = sys.argv[1:]
+    compiler, include, library, out = sys.argv[1:]
     out = pathlib.Path(out)
     shutil.rmtree(out, ignore_errors=True)
     failed = []
     for change in (same, older, newer):
         structs = make_headers(pathlib.Path(include), out / change.__name__, change)
         print(f"{len(structs)} structs, {change.__name__} headers:", flush=True)
-        if not structs or run([compiler, f"-fsanitize={sanitizer}"], library, out, change.__name__) != 0:
+        if not structs or run(compiler, library, out, change.__name__) != 0:
             failed.append(change.__name__)
     if failed:
         print(f"failed with headers: {', '.join(failed)}")

@@ -71,6 +71,32 @@ TEST_P(ParticipationTest, TheWeightedMeanIsThatOfTheGlobalBatch) {
     });
 }
 
+// ddp_step_begin has told the factor, which must outlast a change of roles before the first gradient.
+TEST_P(ParticipationTest, WeightsHoldWhenRolesChangeAfterTheStepHasBegun) {
+    run([&](int rank, ddp_group* group) {
+        Model model(group, {3, 5}, view(), with(0, DDP_REDUCTION_WEIGHTED_MEAN));
+        model.context.commit();
+        double weights = 0, sum = 0;
+        for (int r = 0; r < world(); ++r) weights += r + 1, sum += (r + 1) * (10 + r);
+        for (int step = 0; step < 3; ++step) {
+            model.context.set_weight(rank + 1);
+            model.context.step_begin();
+            if (step == 0) model.context.skip({1});
+            if (step == 1) model.context.set_frozen({1}, true);
+            if (step == 2) model.context.set_frozen({1}, false);
+            for (int p : {1, 0}) {
+                if (p == 1 && step < 2) continue;
+                for (std::size_t k = 0; k < model.size(p); ++k) model.grad(p)[k] = static_cast<float>(10 + rank);
+                model.context.grad_ready(p);
+            }
+            model.context.finalize();
+            for (int p = 0; p < (step < 2 ? 1 : 2); ++p)
+                for (std::size_t k = 0; k < model.size(p); ++k)
+                    EXPECT_NEAR(model.grad(p)[k], sum / weights, 1e-5) << "step " << step << ", parameter " << p;
+        }
+    });
+}
+
 TEST_P(ParticipationTest, AStepWithWeightsHasToBegin) {
     run([&](int, ddp_group* group) {
         Model model(group, {3}, view(), with(0, DDP_REDUCTION_WEIGHTED_MEAN));

@@ -118,6 +118,20 @@ builds: release
         self.assertEqual(self.lines("called")[-1], "--preset release --label-exclude ^all$")
         self.assertEqual(self.run_it("--changed", "nowhere").returncode, 2)
 
+    def test_the_rooms_of_paths_exist(self):
+        root = SCRIPT.resolve().parent.parent
+        table = subprocess.run([sys.executable, "-B", root / "tools/rooms.py", "--table"], check=True, capture_output=True, text=True).stdout
+        patterns, rooms = [], set()
+        for line in table.splitlines():
+            pattern, *named = line.split()
+            patterns.append(pattern)
+            rooms.update(named)
+        for room in rooms - {"everything", "{1}", "{2}"}:
+            self.assertTrue(list(root.glob(f"tests/{room}")) + list(root.glob(f"tests/*/{room}")), room)
+        for room in (root / "lib").iterdir():
+            if room.is_dir():
+                self.assertTrue(any(pattern.startswith(f"lib/{room.name}/") for pattern in patterns), room)
+
     def test_repeat(self):
         done = self.run_it("--repeat", "50", "^java")
         self.assertEqual(done.returncode, 0, done)

@@ -238,4 +238,4 @@ if support.RANK < 0:
     print(support.run_ranks(2, sys.executable, "-B", *sys.argv))
     assert support.run_ranks(2, sys.executable, "-B", sys.argv[1]).count("y = 3.000 -2.000 x") == 2
     sys.exit()
-unittest.main(argv=sys.argv[:1], verbosity=1 if support.RANK <= 0 else 0)
+unittest.main(argv=sys.argv[:1], verbosity=2 if support.RANK <= 0 else 0)

@@ -260,4 +260,4 @@ if support.RANK < 0:
         print(trained)
         assert jobs.accuracy(trained) > 88 and float(re.search(r"difference (\S+)", trained).group(1)) < 1e-5
     sys.exit()
-unittest.main(argv=sys.argv[:1], verbosity=1 if support.RANK <= 0 else 0)
+unittest.main(argv=sys.argv[:1], verbosity=2 if support.RANK <= 0 else 0)

@@ -29,6 +29,7 @@ LIMIT_S = 2.0 * SLACK  # for each wait; the timeout of all is 60 s
 PROMISED_S = 0.3 * SLACK  # half of them end as soon as that
 delays = []
 START_S = 60.0 * SLACK
+TEST_S = int(150 * max(1, SLACK / 3))  # for each test, before ctest's limit, so that the story of what hangs is not lost
 VICTIM = 1
 JOINING = r"rank \d of \d is here and waits for the others"
 
@@ -110,6 +111,7 @@ class Worker:
 
 class Interrupt(unittest.TestCase):
     def setUp(self):
+        signal.alarm(TEST_S)
         self.workers = []
         self.folder = tempfile.mkdtemp(prefix="ddp-interrupt-")
 
@@ -210,6 +212,9 @@ class Interrupt(unittest.TestCase):
 class Silent(unittest.TestCase):
     """The store's process is stopped: the program does not wait for it."""
 
+    def setUp(self):
+        signal.alarm(TEST_S)
+
     def test_groups_that_take_turns(self):
         if BESIDE:
             self.skipTest("one language shows it")
@@ -246,7 +251,6 @@ def main():
         if option == "--beside":
             BESIDE = [COMMAND.pop(0)]
         FEW, BY_STDIN = FEW or option == "--few", BY_STDIN or option == "--stdin"
-    signal.alarm(390)  # before ctest's limit, so that the story of what hangs is not lost
     unittest.main(argv=sys.argv[:1], verbosity=2)
 
 
