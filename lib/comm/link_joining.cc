@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -124,20 +125,25 @@ void LinkJoining::compare_options() {
         {"backend", config.backend},         {"backend_options", config.backend_options},
         {"flags", flags_text(config.flags)}, {"round_robin", std::to_string(std::max(config.round_robin, 1u))},
     };
-    for (const auto& field : fields) {
-        auto key = place.prefix + "option/" + field.name;
-        // compare_set cannot tell an empty value from an absent key, so values get a mark.
-        std::string mine = "=" + field.value;
-        std::string first = place.store->compare_set(key, "", str(mine, "\n", place.rank));
-        auto end = first.rfind('\n');
-        if (first.substr(0, end) == mine) continue;
-        ErrorInfo error{DDP_ERROR_MISMATCH,
-                        str("group '", config.name, "': rank ", first.substr(end + 1), " has ", field.name, " '",
-                            first.substr(1, end - 1), "', but rank ", place.rank, " has '", field.value,
-                            "'; all ranks must give the same"),
-                        place.rank};
-        throw Error(link_.monitor_->report(error));
-    }
+    // One value for all of them: the first rank's, which every other compares with its own. Texts of C hold no zero.
+    std::string mine;
+    for (const auto& field : fields) mine += field.value + '\0';
+    const std::string first = place.store->compare_set(place.prefix + "options", "", mine + std::to_string(place.rank));
+    if (first.starts_with(mine)) return;
+    std::string_view rest = first;
+    const auto next = [&rest] {
+        const std::string_view text = rest.substr(0, rest.find('\0'));
+        rest.remove_prefix(std::min(text.size() + 1, rest.size()));
+        return text;
+    };
+    const std::string_view rank = std::string_view(first).substr(first.rfind('\0') + 1);
+    for (const auto& field : fields)
+        if (const std::string_view theirs = next(); theirs != field.value)
+            throw Error(link_.monitor_->report(
+                {DDP_ERROR_MISMATCH,
+                 str("group '", config.name, "': rank ", rank, " has ", field.name, " '", theirs, "', but rank ",
+                     place.rank, " has '", field.value, "'; all ranks must give the same"),
+                 place.rank}));
 }
 
 void LinkJoining::wait_for_all() {
