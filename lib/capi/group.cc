@@ -33,7 +33,7 @@ void place(Collective& collective, const OpTag& tag) {
         fail(DDP_ERROR_INVALID_ARGUMENT, "send is memory of ", device_name(from), " and recv of ",
              device_name(collective.device), "; both must be in one place");
     if (is_cpu(collective.device)) return;
-    const StreamPtr& stream = tag.stream;
+    const StreamPtr& stream = tag.order.stream;
     if (!stream || !same_device(stream->device(), collective.device))
         fail(DDP_ERROR_UNSUPPORTED, "the memory is on ", device_name(collective.device),
              stream ? ", the bucket on " : "", stream ? device_name(stream->device()) : "",

@@ -1,5 +1,4 @@
 #include "capi/guard.h"
-#include "comm/executor.h"
 #include "comm/group.h"
 #include "ddp/group.h"
 #include "util/deadline.h"

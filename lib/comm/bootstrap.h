@@ -1,23 +1,18 @@
 // From what the caller and the environment say to a rank, a world size and an open store.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 
+#include "comm/operation_counts.h"
 #include "rendezvous/store.h"
 #include "util/deadline.h"
 #include "util/error.h"
 
 namespace libddp {
-
-// How many operations groups were given, how many of these have ended, and how many with an error.
-struct OperationCounts {
-    std::atomic<std::int64_t> given{0}, ended{0}, failed{0};
-};
 
 struct GroupConfig {
     std::int32_t rank = -1;   // -1: from the environment

@@ -25,12 +25,7 @@ public:
     void set_frozen(std::int32_t param) { frozen_ = param; }
     std::int32_t value() const { return value_; }
     // The tag of the context's collectives.
-    OpTag tag() const {
-        OpTag tag;
-        tag.context = value_;
-        tag.frozen = frozen_;
-        return tag;
-    }
+    OpTag tag() const { return {.facts = {.context = value_, .frozen = frozen_}}; }
     OpTag tag(Purpose purpose) const { return tag().with(purpose); }
 
 private:

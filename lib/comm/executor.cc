@@ -1,35 +1,11 @@
 #include "comm/executor.h"
 
+#include <utility>
+
 #include "util/interrupt.h"
 #include "util/quiet_thread.h"
 
 namespace libddp {
-namespace {
-
-// The executor whose turn this thread holds. Nested waits and submissions inside a continuation need to know.
-thread_local Executor* turn_holder = nullptr;
-
-// Marks the turn as this thread's while something runs without the lock; nested uses give it back to the outer one.
-class Turn {
-public:
-    Turn(Executor* executor, bool& taken) : taken_(taken), outer_taken_(taken), outer_holder_(turn_holder) {
-        taken_ = true;
-        turn_holder = executor;
-    }
-    ~Turn() {
-        taken_ = outer_taken_;
-        turn_holder = outer_holder_;
-    }
-    Turn(const Turn&) = delete;
-    Turn& operator=(const Turn&) = delete;
-
-private:
-    bool& taken_;
-    const bool outer_taken_;
-    Executor* const outer_holder_;
-};
-
-}  // namespace
 
 std::shared_ptr<Executor> Executor::start(Runner runner, bool answers, OnInterrupt on_interrupt) {
     std::shared_ptr<Executor> executor(new Executor(runner, answers, std::move(on_interrupt)));
@@ -38,24 +14,28 @@ std::shared_ptr<Executor> Executor::start(Runner runner, bool answers, OnInterru
     return executor;
 }
 
-// The last owner may be a work that the progress thread itself lets go of, so joining is stop()'s business.
-Executor::~Executor() = default;
-
 WorkPtr Executor::submit(OperationPtr operation, const WaitTarget& target) {
     auto work = std::make_shared<Work>(shared_from_this());
     work->set_target(target);
     Task task{std::move(operation), work};
-    if (run_at_once(task)) return work;
+    if (runner_ == Runner::kAnyone) {
+        Lock lock(mutex_);
+        if (!anything_before()) {
+            if (run_task(lock, task, /*only_if_ready=*/true)) return work;
+            if (poison_.ok()) {
+                queue_.push_front(std::move(task));  // others may have queued theirs meanwhile
+                changed_.notify_all();
+                return work;
+            }
+        }
+    }
     if (auto refused = enqueue(std::move(task)); !refused.ok()) work->complete(refused);
     return work;
 }
 
 WorkPtr Executor::add_gate(WorkPtr work) {
     if (!work) work = std::make_shared<Work>(shared_from_this());
-    {
-        std::lock_guard lock(work->mutex_);
-        work->gated_ = true;
-    }
+    work->close_gate();
     if (auto refused = enqueue({nullptr, work}); !refused.ok()) {
         work->open_gate();
         work->complete(refused);
@@ -66,11 +46,6 @@ WorkPtr Executor::add_gate(WorkPtr work) {
 WorkPtr Executor::gate_in_front() {
     Lock lock(mutex_);
     return queue_.empty() || queue_.front().operation ? nullptr : queue_.front().work;
-}
-
-std::shared_ptr<Executor> Executor::in_order(const OpTag& tag) {
-    if (turn_holder) return turn_holder->shared_from_this();
-    return tag.executor;
 }
 
 // Puts a task into the queue: at its end, or in front for the continuation that is running. Returns why not.
@@ -89,41 +64,18 @@ bool Executor::anything_before() const {
     return !poison_.ok() || turn_taken_ || !queue_.empty() || !callbacks_.empty();
 }
 
-// Takes the turn for a part of an operation, which runs without the lock.
-template <class Function>
-auto Executor::inside_operation(Lock& lock, Function function) {
-    Turn turn(this, turn_taken_);
-    operating_ = true;
-    lock.unlock();
-    auto result = function();
-    operating_ = false;
-    lock.lock();
-    if (stopping_) changed_.notify_all();
-    return result;
-}
-
 std::optional<ErrorInfo> Executor::run_now(Operation& operation) {
     if (runner_ == Runner::kProgressThread || !may_lend()) return std::nullopt;
     Lock lock(mutex_);
-    if (anything_before() || siblings_) return std::nullopt;
-    auto result = inside_operation(lock, [&] { return operation.run(); });
+    if (anything_before() || callbacks_.siblings()) return std::nullopt;
+    const Turn turn(*this, turn_taken_);
+    operating_ = true;
+    lock.unlock();
+    auto result = operation.run();
+    operating_ = false;
+    lock.lock();
     wake_others();
     return result;
-}
-
-// False: the task must be queued. If the operation turns out not to be ready, it is, at its place.
-bool Executor::run_at_once(Task& task) {
-    if (runner_ != Runner::kAnyone) return false;
-    Lock lock(mutex_);
-    if (anything_before()) return false;
-    const bool ready = inside_operation(lock, [&] { return task.operation->ready(); });
-    if (!poison_.ok()) return false;
-    if (!ready) queue_.push_front(std::move(task));  // others may have queued theirs meanwhile
-    if (task.operation)
-        run_task(lock, std::move(task));
-    else
-        changed_.notify_all();
-    return true;
 }
 
 bool Executor::help_until(Work& work, const std::optional<Deadline>& deadline, bool lend) {
@@ -132,7 +84,7 @@ bool Executor::help_until(Work& work, const std::optional<Deadline>& deadline, b
     const bool operations = holds_turn() || (lend && may_lend() && (!deadline || runner_ == Runner::kWaitingThread));
     Lock lock(mutex_);
     // A thread that holds the turn is the only one that can run what it waits for.
-    if (const auto siblings = siblings_; siblings && !holds_turn()) {
+    if (const auto siblings = callbacks_.siblings(); siblings && !holds_turn()) {
         lock.unlock();
         return siblings->wait(work, deadline, lend);
     }
@@ -158,13 +110,11 @@ bool Executor::help_until(Work& work, const std::optional<Deadline>& deadline, b
 }
 
 bool Executor::run_callbacks() {
-    if (callback_count_.load(std::memory_order_relaxed) == 0) return false;
+    if (callbacks_.count().load(std::memory_order_relaxed) == 0) return false;
     bool ran = false;
     Lock lock(mutex_);
     while (!callbacks_.empty() && !turn_taken_) {
-        auto continuation = std::move(callbacks_.front());
-        callbacks_.pop_front();
-        run_callback(lock, std::move(continuation));
+        run_callback(lock, callbacks_.pop());
         ran = true;
     }
     return ran;
@@ -172,7 +122,7 @@ bool Executor::run_callbacks() {
 
 void Executor::advance(Work& work, bool lend) {
     Lock lock(mutex_);
-    if (const auto siblings = siblings_) {
+    if (const auto siblings = callbacks_.siblings()) {
         lock.unlock();
         siblings->run_callbacks();
     } else if (runner_ == Runner::kWaitingThread && lend) {
@@ -186,25 +136,12 @@ void Executor::advance(Work& work, bool lend) {
 
 void Executor::join(std::shared_ptr<SiblingExecutors> siblings) {
     Lock lock(mutex_);
-    set_siblings(std::move(siblings));
+    callbacks_.count_with(std::move(siblings));
 }
 
 void Executor::leave(const std::shared_ptr<SiblingExecutors>& siblings) {
     Lock lock(mutex_);
-    if (siblings_ == siblings) set_siblings(nullptr);
-}
-
-// Called with the lock held, as is all that counts callbacks.
-void Executor::set_siblings(std::shared_ptr<SiblingExecutors> siblings) {
-    const auto waiting = static_cast<std::int64_t>(callbacks_.size());
-    count_callbacks(-waiting);
-    siblings_ = std::move(siblings);
-    count_callbacks(waiting);
-}
-
-void Executor::count_callbacks(std::int64_t change) {
-    callback_count_.fetch_add(change, std::memory_order_relaxed);
-    if (siblings_) siblings_->count_callbacks(change);
+    if (callbacks_.siblings() == siblings) callbacks_.count_with(nullptr);
 }
 
 bool Executor::idle() {
@@ -223,14 +160,9 @@ bool Executor::may_lend() const {
     return answers_ || runner_ == Runner::kWaitingThread || !interrupt::possible();
 }
 
-void Executor::check() {
+ErrorInfo Executor::refusal() {
     Lock lock(mutex_);
-    if (!poison_.ok()) throw Error(poison_);
-}
-
-bool Executor::poisoned() {
-    Lock lock(mutex_);
-    return !poison_.ok();
+    return poison_;
 }
 
 void Executor::refuse(const ErrorInfo& reason) {
@@ -241,12 +173,11 @@ void Executor::refuse(const ErrorInfo& reason) {
 void Executor::poison(const ErrorInfo& reason) {
     refuse(reason);
     std::deque<Task> tasks;
-    std::deque<Work::Continuation> callbacks;
+    std::deque<Continuation> callbacks;
     {
         Lock lock(mutex_);
         tasks.swap(queue_);
-        callbacks.swap(callbacks_);
-        count_callbacks(-static_cast<std::int64_t>(callbacks.size()));
+        callbacks = callbacks_.take_all();
         front_position_ = 0;
     }
     for (auto& task : tasks) {
@@ -285,9 +216,7 @@ bool Executor::step(Lock& lock, bool user_thread, bool operations) {
     if (turn_taken_ && !holds_turn()) return false;
     if (!callbacks_.empty()) {
         if (!user_thread) return false;
-        auto continuation = std::move(callbacks_.front());
-        callbacks_.pop_front();
-        run_callback(lock, std::move(continuation));
+        run_callback(lock, callbacks_.pop());
         return true;
     }
     if (queue_.empty()) return false;
@@ -297,24 +226,31 @@ bool Executor::step(Lock& lock, bool user_thread, bool operations) {
     Task task = std::move(queue_.front());
     queue_.pop_front();
     if (front_position_ > 0) --front_position_;
-    run_task(lock, std::move(task));
-    return true;
+    return run_task(lock, task);
 }
 
-void Executor::run_task(Lock& lock, Task task) {
-    Turn turn(this, turn_taken_);
+// Takes the turn for a task. False, with the task as it was: it is not ready. Called and returns with the lock held.
+bool Executor::run_task(Lock& lock, Task& task, bool only_if_ready) {
+    const Turn turn(*this, turn_taken_);
     operating_ = static_cast<bool>(task.operation);
     lock.unlock();
     if (task.operation) {
+        bool ready = true;
         ErrorInfo result;
         try {
-            result = task.operation->run();
+            ready = !only_if_ready || task.operation->ready();
+            if (ready) result = task.operation->run();
         } catch (...) {
             result = caught();
         }
-        task.operation = nullptr;
         // Before anybody learns that the work is done: who then frees the group must not seem to interrupt it.
+        if (ready) task.operation = nullptr;
         operating_ = false;
+        if (!ready) {
+            lock.lock();
+            if (stopping_) changed_.notify_all();
+            return false;
+        }
         task.work->complete(std::move(result));
     } else {
         task.work->open_gate();
@@ -322,28 +258,27 @@ void Executor::run_task(Lock& lock, Task task) {
     task.work.reset();
     lock.lock();
     wake_others();
-    if (!callbacks_.empty()) ring();  // they can run when the turn is given back, under this lock
+    if (!callbacks_.empty()) callbacks_.ring();  // they can run when the turn is given back, under this lock
+    return true;
 }
 
-void Executor::run_callback(Lock& lock, Work::Continuation continuation) {
-    count_callbacks(-1);
-    Turn turn(this, turn_taken_);
+void Executor::run_callback(Lock& lock, Continuation continuation) {
+    const Turn turn(*this, turn_taken_);
     lock.unlock();
     Work::run(std::move(continuation));
     lock.lock();
     wake_others();
-    if (!callbacks_.empty()) ring();
+    if (!callbacks_.empty()) callbacks_.ring();
 }
 
-void Executor::add_callback(Work::Continuation continuation) {
+void Executor::add_callback(Continuation continuation) {
     ErrorInfo refused;
     {
         Lock lock(mutex_);
         if (poison_.ok()) {
-            callbacks_.push_back(std::move(continuation));
-            count_callbacks(1);
+            callbacks_.push(std::move(continuation));
             changed_.notify_all();
-            if (!turn_taken_) ring();
+            if (!turn_taken_) callbacks_.ring();
             return;
         }
         refused = poison_;
@@ -354,7 +289,7 @@ void Executor::add_callback(Work::Continuation continuation) {
 void Executor::notify() {
     Lock lock(mutex_);
     wake_others();
-    ring();
+    callbacks_.ring();
 }
 
 // The progress thread sleeps as long as the queue is empty; waking it for nothing would cost more than what has run.
@@ -362,13 +297,37 @@ void Executor::wake_others() {
     if (helpers_ > 0 || !queue_.empty() || stopping_) changed_.notify_all();
 }
 
-// Called with the lock held.
-void Executor::ring() {
-    if (siblings_) siblings_->ring();
+void WaitingCallbacks::push(Continuation continuation) {
+    waiting_.push_back(std::move(continuation));
+    add(1);
 }
 
-bool Executor::holds_turn() const {
-    return turn_holder == this;
+Continuation WaitingCallbacks::pop() {
+    auto continuation = std::move(waiting_.front());
+    waiting_.pop_front();
+    add(-1);
+    return continuation;
+}
+
+std::deque<Continuation> WaitingCallbacks::take_all() {
+    add(-static_cast<std::int64_t>(waiting_.size()));
+    return std::exchange(waiting_, {});
+}
+
+void WaitingCallbacks::count_with(std::shared_ptr<SiblingExecutors> siblings) {
+    const auto waiting = static_cast<std::int64_t>(waiting_.size());
+    add(-waiting);
+    siblings_ = std::move(siblings);
+    add(waiting);
+}
+
+void WaitingCallbacks::add(std::int64_t change) {
+    count_.fetch_add(change, std::memory_order_relaxed);
+    if (siblings_) siblings_->count_callbacks(change);
+}
+
+void WaitingCallbacks::ring() const {
+    if (siblings_) siblings_->ring();
 }
 
 bool SiblingExecutors::wait(Work& work, const std::optional<Deadline>& deadline, bool lend) {

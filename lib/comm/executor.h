@@ -39,7 +39,29 @@ using OperationPtr = std::unique_ptr<Operation>;
 
 class SiblingExecutors;
 
-class Executor : public std::enable_shared_from_this<Executor> {
+// Continuations that wait for a thread inside a libddp call. Every function but count() is called with the lock of the executor.
+class WaitingCallbacks {
+public:
+    bool empty() const { return waiting_.empty(); }
+    void push(Continuation continuation);
+    Continuation pop();
+    std::deque<Continuation> take_all();
+    const std::atomic<std::int64_t>& count() const { return count_; }
+    // Those of siblings count together. Null: this executor has none.
+    void count_with(std::shared_ptr<SiblingExecutors> siblings);
+    const std::shared_ptr<SiblingExecutors>& siblings() const { return siblings_; }
+    // Threads that wait for a sibling should look again.
+    void ring() const;
+
+private:
+    void add(std::int64_t change);
+
+    std::deque<Continuation> waiting_;
+    std::atomic<std::int64_t> count_{0};
+    std::shared_ptr<SiblingExecutors> siblings_;
+};
+
+class Executor final : public Queue {
 public:
     // The threads that may run operations.
     enum class Runner {
@@ -53,36 +75,29 @@ public:
 
     // answers: operations ask whether the program wants their wait to end, where they run on threads of the program.
     static std::shared_ptr<Executor> start(Runner runner, bool answers = false, OnInterrupt on_interrupt = nullptr);
-    ~Executor();
 
-    // Queues an operation; the result finishes when it has run.
+    // Queues an operation, or runs it here and now if nothing is before it and it is ready. The result finishes when it has run.
     WorkPtr submit(OperationPtr operation, const WaitTarget& target = {});
     // Runs an operation here and now, for a caller that has nothing else to do. Nothing if others are before it, or
     // with siblings, where nobody who waits may be inside an operation that not all ranks have come to: then submit it.
     std::optional<ErrorInfo> run_now(Operation& operation);
 
-    // The executor whose order must be kept to by what continues operations with this tag: that of the turn that the
-    // calling thread holds, or the tag's. May be null.
-    static std::shared_ptr<Executor> in_order(const OpTag& tag);
-
-    // Holds up the queue, from this place in it, until `work` (a new one if null) is done and what continues it has
-    // run.
-    WorkPtr add_gate(WorkPtr work = nullptr);
-    // The work of a gate at the head of the queue, or null. A work behind the gate does not lead to that work.
-    WorkPtr gate_in_front();
-
-    // Waits until `work` is done; false if the deadline passed first. If `lend`, the calling thread lends itself, unless
-    // this executor has siblings: without a deadline always, with one only where nobody else runs operations (an
-    // operation then may outlast the deadline). Throws the verdict if the program ends the wait.
-    bool help_until(Work& work, const std::optional<Deadline>& deadline, bool lend);
+    WorkPtr add_gate(WorkPtr work = nullptr) override;
+    WorkPtr gate_in_front() override;
+    // If `lend`, the calling thread lends itself, unless this executor has siblings: without a deadline always, with one only where
+    // nobody else runs operations (an operation then may outlast the deadline).
+    bool help_until(Work& work, const std::optional<Deadline>& deadline, bool lend) override;
+    // Runs the callbacks of all siblings.
+    void advance(Work& work, bool lend) override;
+    void add_callback(Continuation continuation) override;
+    void notify() override;
+    ErrorInfo refusal() override;
+    ErrorInfo interrupted(const WaitTarget& waited_for) override;
 
     // Runs continuations that wait for a thread inside a libddp call. False if there were none. Cheap then.
     bool run_callbacks();
-    // Runs the callbacks of all siblings. If `lend` and nobody else runs operations, runs those too, until `work` is
-    // done or must wait for something else.
-    void advance(Work& work, bool lend);
     // How many there are.
-    const std::atomic<std::int64_t>& waiting_callbacks() const { return callback_count_; }
+    const std::atomic<std::int64_t>& waiting_callbacks() const { return callbacks_.count(); }
 
     // From now on threads that wait do what they can for all siblings, this executor among them. They may not be the only ones
     // that run operations.
@@ -95,24 +110,16 @@ public:
     // True if no operation runs and nothing is queued. Continuations of an operation may still be under way.
     bool idle();
 
-    // The program ends a wait for an operation. Returns the verdict.
-    ErrorInfo interrupted(const WaitTarget& waited_for);
-
-    // Throws the reason of refuse() or poison(), if there was one.
-    void check();
-    bool poisoned();
-
-    // From now on check() throws `reason`. Queued operations stay.
+    // From now on refusal() is `reason`. Queued operations stay.
     void refuse(const ErrorInfo& reason);
     // Fails everything that is queued, and continuations not yet begun, with `reason`; what is submitted later too.
     void poison(const ErrorInfo& reason);
 
-    // Ends the progress thread; queued operations fail. Called once, by the owner, not from inside an operation.
+    // Ends the progress thread; queued operations fail. Called once, by the owner, not from inside an operation. The destructor could
+    // not do it: the last owner may be a work that the progress thread itself lets go of.
     void stop(const ErrorInfo& reason);
 
 private:
-    friend class Work;
-
     struct Task {
         OperationPtr operation;  // null: a gate, which lets the queue pass once `work` is done
         WorkPtr work;
@@ -124,20 +131,11 @@ private:
 
     void progress_loop();
     ErrorInfo enqueue(Task task);
-    bool run_at_once(Task& task);
     bool anything_before() const;
-    template <class Function>
-    auto inside_operation(Lock& lock, Function function);
     bool step(Lock& lock, bool user_thread, bool operations);
-    void run_task(Lock& lock, Task task);
-    void run_callback(Lock& lock, Work::Continuation continuation);
-    void add_callback(Work::Continuation continuation);
-    void set_siblings(std::shared_ptr<SiblingExecutors> siblings);
-    void count_callbacks(std::int64_t change);
-    void notify();
+    bool run_task(Lock& lock, Task& task, bool only_if_ready = false);
+    void run_callback(Lock& lock, Continuation continuation);
     void wake_others();
-    void ring();
-    bool holds_turn() const;
     bool may_lend() const;
 
     const Runner runner_;
@@ -146,15 +144,13 @@ private:
     std::mutex mutex_;
     std::condition_variable changed_;
     std::deque<Task> queue_;
-    std::deque<Work::Continuation> callbacks_;
-    std::atomic<std::int64_t> callback_count_{0};
+    WaitingCallbacks callbacks_;
     bool turn_taken_ = false;
     int helpers_ = 0;                     // threads that wait in help_until
     std::atomic<bool> operating_{false};  // the thread that holds the turn is inside an operation
     std::size_t front_position_ = 0;      // where the running continuation's next operation goes
     bool stopping_ = false;
     ErrorInfo poison_;
-    std::shared_ptr<SiblingExecutors> siblings_;  // null: none. Otherwise this executor is one of them
     std::thread thread_;
 };
 

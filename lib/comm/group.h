@@ -60,9 +60,9 @@ public:
     // Queues a collective. Throws INVALID_ARGUMENT or UNSUPPORTED, or what broke the group.
     virtual WorkPtr submit(const Collective& collective, OpTag tag) = 0;
     // Runs a collective on link 0, and waits for it; throws what went wrong.
-    void run(const Collective& collective, const OpTag& tag);
-    // Submits a collective, and waits for it; throws what went wrong.
-    virtual void perform(const Collective& collective, const OpTag& tag);
+    virtual void run(const Collective& collective, const OpTag& tag) = 0;
+    // The same on the link that submit() would take.
+    virtual void perform(const Collective& collective, const OpTag& tag) { run(collective, tag); }
 
     // Runs continuations that wait for a thread inside a libddp call. Cheap when there are none.
     void run_callbacks() {
@@ -99,6 +99,7 @@ protected:
     // Where the number of waiting continuations stands, as long as the group lives. Before anybody else has the group.
     void watch_callbacks(const std::atomic<std::int64_t>& count) { waiting_callbacks_ = &count; }
     virtual void run_waiting_callbacks() = 0;
+    void submit_and_wait(const Collective& collective, const OpTag& tag);
 
 private:
     const std::int32_t rank_, world_;

@@ -196,9 +196,9 @@ WorkPtr RoundRobin::submit(const Collective& collective, OpTag tag) {
 
 // The link of the running hook or continuation; null outside of one.
 Link* RoundRobin::link_in_order(const OpTag& tag) const {
-    for (const auto& executor : {tag.executor, Executor::in_order(tag)})
+    for (const auto& queue : {tag.order.queue, Queue::in_order(tag)})
         for (const auto& link : links_)
-            if (executor && link->executor() == executor) return link.get();
+            if (queue && link->executor() == queue) return link.get();
     return nullptr;
 }
 

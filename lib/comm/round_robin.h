@@ -33,6 +33,8 @@ public:
     std::size_t link_count() const override { return links_.size(); }
     std::shared_ptr<Link> link(std::size_t number) override { return links_[number % links_.size()]; }
     WorkPtr submit(const Collective& collective, OpTag tag) override;
+    void run(const Collective& collective, const OpTag& tag) override { links_.front()->run(collective, tag); }
+    void perform(const Collective& collective, const OpTag& tag) override { submit_and_wait(collective, tag); }
     ErrorInfo break_everywhere(const ErrorInfo& error) override { return links_.front()->break_everywhere(error); }
     ErrorInfo verdict() const override;
 

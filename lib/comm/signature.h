@@ -11,22 +11,14 @@
 
 namespace libddp {
 
-struct Signature {
-    std::uint64_t plan;
-    std::int64_t step;
-    std::int64_t synced_steps;
-    std::int64_t sequence;
-    std::uint64_t count;
-    std::int32_t bucket;
+struct Signature : OpFacts {
     std::int32_t kind;
     std::int32_t dtype;
     std::int32_t op;
     std::int32_t root;
     std::int32_t device;  // the kind of memory: ranks whose memory differs would cut the data differently
-    Purpose purpose;
-    std::int32_t context;
-    std::int32_t frozen;  // the first parameter that is frozen, or -1
-    std::uint32_t hook;   // a hash of the communication hook and its options, or 0
+    std::int64_t sequence;
+    std::uint64_t count;
 };
 static_assert(sizeof(Signature) == 80, "it travels as bytes: no padding");
 

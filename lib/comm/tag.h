@@ -13,7 +13,37 @@
 
 namespace libddp {
 
-class Executor;
+class Queue;
+
+// The facts of an operation that ranks compare, beside the collective itself.
+struct OpFacts {
+    std::uint64_t plan = 0;  // hash of the bucket plan, 0 outside a context
+    std::int64_t step = -1;
+    std::int64_t synced_steps = -1;  // of the context before this step
+    std::int32_t bucket = -1;
+    std::int32_t context = -1;  // the number of the context on its group; -1 outside a context
+    std::int32_t frozen = -1;   // the context's first parameter that is frozen; -1: none
+    std::uint32_t hook = 0;     // a hash of the communication hook and its options; 0: none
+    Purpose purpose = Purpose::kProgram;
+};
+
+// In whose order an operation runs.
+struct OpOrder {
+    // In a hook and its continuations the bucket's, in other continuations that of the work that they continue, wherever they run.
+    // Null elsewhere.
+    std::shared_ptr<Queue> queue{};
+    // For operations on device memory, and their continuations. Null: there are none.
+    StreamPtr stream{};
+};
+
+// The memory that an operation keeps.
+struct OpMemory {
+    std::shared_ptr<const void> used{};  // what it reads and writes: as long as it runs
+    // The part that a device goes on using after the operation was enqueued; null: all of it.
+    std::shared_ptr<const void> enqueued{};
+    // Counts the program's own works that may still use what their continuations were given; null: nobody wants to know.
+    std::shared_ptr<std::atomic<std::int32_t>> borrowers{};
+};
 
 // Counts of operations, for callers that ask for them.
 struct Traffic {
@@ -22,45 +52,30 @@ struct Traffic {
 };
 
 struct OpTag {
-    std::uint64_t plan = 0;  // hash of the bucket plan, 0 outside a context
-    std::int64_t step = -1;
-    std::int32_t bucket = -1;
-    std::int32_t context = -1;                   // the number of the context on its group; -1 outside a context
-    std::int32_t frozen = -1;                    // the context's first parameter that is frozen; -1: none
-    std::uint32_t hook = 0;                      // a hash of the communication hook and its options; 0: none
-    std::shared_ptr<const std::string> label{};  // "parameters 'a' to 'f'"; not compared
-    std::shared_ptr<const void> memory{};        // what the operation reads and writes: kept as long as it runs
-    // The executor whose order counts: in a hook and its continuations the bucket's, in other continuations that of the
-    // work that they continue, wherever they run. Null elsewhere.
-    std::shared_ptr<Executor> executor{};
-    std::shared_ptr<Traffic> traffic{};  // of a hook; may be null
-    // With whose order operations on device memory, and their continuations, keep in step. Null: there are none.
-    StreamPtr stream{};
-    // Counts the program's own works that may still use what their continuations were given; null: nobody wants to know.
-    std::shared_ptr<std::atomic<std::int32_t>> borrowers{};
-    // The part of `memory` that a device goes on using after the operation was enqueued; null: all of it.
-    std::shared_ptr<const void> enqueued{};
-    std::int64_t synced_steps = -1;  // of the context before this step
-    Purpose purpose = Purpose::kProgram;
+    OpFacts facts{};
+    OpOrder order{};
+    OpMemory memory{};
+    std::shared_ptr<Traffic> traffic{};          // of a hook; may be null
+    std::shared_ptr<const std::string> label{};  // "parameters 'a' to 'f'", for messages
 
     // The tag of an operation of libddp's own that belongs to nothing else.
-    static OpTag of(Purpose purpose) { return OpTag{}.with(purpose); }
-    OpTag with(Purpose other) const {
+    static OpTag of(Purpose purpose) { return {.facts = {.purpose = purpose}}; }
+    OpTag with(Purpose purpose) const {
         OpTag tag = *this;
-        tag.purpose = other;
+        tag.facts.purpose = purpose;
         return tag;
     }
     // For an operation on memory of this stream's device; null: of the CPU.
-    OpTag on(StreamPtr other) const {
+    OpTag on(StreamPtr stream) const {
         OpTag tag = *this;
-        tag.stream = std::move(other);
+        tag.order.stream = std::move(stream);
         return tag;
     }
     // For an operation that uses this memory, and once it is enqueued on a device only `still_used`, if not null.
     OpTag keeping(std::shared_ptr<const void> used, std::shared_ptr<const void> still_used = nullptr) const {
         OpTag tag = *this;
-        tag.memory = std::move(used);
-        tag.enqueued = std::move(still_used);
+        tag.memory.used = std::move(used);
+        tag.memory.enqueued = std::move(still_used);
         return tag;
     }
 };

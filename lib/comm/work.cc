@@ -2,11 +2,13 @@
 
 #include <algorithm>
 
-#include "comm/executor.h"
 #include "util/interrupt.h"
 
 namespace libddp {
 namespace {
+
+// The queue whose turn this thread holds. Nested waits, and submissions inside a continuation, need to know.
+thread_local Queue* turn_holder = nullptr;
 
 // How long an interrupted wait gives the device to let go of the memory.
 constexpr std::int64_t kLetGoMs = 400;
@@ -14,7 +16,7 @@ constexpr std::int64_t kLetGoMs = 400;
 // The memory that a work of the program's own uses until the program finishes it, whatever becomes of the group
 // meanwhile.
 struct Borrowed {
-    explicit Borrowed(const OpTag& tag) : memory(tag.memory), borrowers(tag.borrowers) { ++*borrowers; }
+    explicit Borrowed(const OpMemory& lent) : memory(lent.used), borrowers(lent.borrowers) { ++*borrowers; }
     ~Borrowed() {
         memory = nullptr;
         --*borrowers;
@@ -27,6 +29,24 @@ struct Borrowed {
 };
 
 }  // namespace
+
+std::shared_ptr<Queue> Queue::in_order(const OpTag& tag) {
+    return turn_holder ? turn_holder->shared_from_this() : tag.order.queue;
+}
+
+Queue::Turn::Turn(Queue& queue, bool& taken) : taken_(taken), outer_taken_(taken), outer_holder_(turn_holder) {
+    taken_ = true;
+    turn_holder = &queue;
+}
+
+Queue::Turn::~Turn() {
+    taken_ = outer_taken_;
+    turn_holder = outer_holder_;
+}
+
+bool Queue::holds_turn() const {
+    return turn_holder == this;
+}
 
 WorkPtr Work::user_completed(std::int64_t timeout_ms) {
     auto work = std::make_shared<Work>(nullptr);
@@ -55,12 +75,17 @@ bool Work::complete(ErrorInfo result) {
         finished_.notify_all();
     }
     start_all(std::move(continuations));
-    if (executor_) executor_->notify();
+    if (queue_) queue_->notify();
     return true;
 }
 
 void Work::start_all(std::vector<Continuation> continuations) {
     for (auto& continuation : continuations) start(std::move(continuation));
+}
+
+void Work::close_gate() {
+    const std::lock_guard lock(mutex_);
+    gated_ = true;
 }
 
 // The queue has come to the gate: what follows this work keeps its place in the sequence of operations.
@@ -75,7 +100,7 @@ void Work::open_gate() {
 }
 
 void Work::poll() {
-    if (executor_) executor_->advance(*this, /*lend=*/true);
+    if (queue_) queue_->advance(*this, /*lend=*/true);
     help(/*lend=*/true);
 }
 
@@ -88,7 +113,7 @@ Deadline::Clock::time_point next_glance(const std::optional<Deadline>& deadline,
 bool Work::wait(const std::optional<Deadline>& deadline, bool lend) {
     if (done()) return true;
     interrupt::refuse_inside_check();
-    if (executor_) return executor_->help_until(*this, deadline, lend);
+    if (queue_) return queue_->help_until(*this, deadline, lend);
     // Nobody wakes us when a deadline passes, our own or that of a work this one waits for.
     bool soon = true;
     while (!done()) {
@@ -105,18 +130,18 @@ bool Work::wait(const std::optional<Deadline>& deadline, bool lend) {
 }
 
 WorkPtr Work::then(ContinuationFn fn, bool any_thread, OpTag tag) {
-    auto executor = executor_ ? executor_ : Executor::in_order(tag);
-    if (!executor_ && executor && !done()) {
+    auto queue = queue_ ? queue_ : Queue::in_order(tag);
+    if (!queue_ && queue && !done()) {
         // The program finishes this work whenever it likes, on each rank at another time. Its continuations may start
         // collectives, so it gets its place in the queue now.
-        auto gate = executor->add_gate();
+        auto gate = queue->add_gate();
         gate->follow(*this, tag);
         return gate->then(std::move(fn), any_thread, std::move(tag));
     }
-    auto out = std::make_shared<Work>(executor);
-    out->enqueued_on(stream_ ? stream_ : tag.stream, settle_ms_);
+    auto out = std::make_shared<Work>(queue);
+    out->enqueued_on(stream_ ? stream_ : tag.order.stream, settle_ms_);
     out->set_target(target_);
-    if (!tag.executor) tag.executor = executor;
+    if (!tag.order.queue) tag.order.queue = queue;
     Continuation continuation{std::move(fn), out, std::move(tag), any_thread};
     if (attach(continuation)) return out;
     // Already done. The caller's thread is inside a libddp call, so any continuation may run here.
@@ -127,9 +152,9 @@ WorkPtr Work::then(ContinuationFn fn, bool any_thread, OpTag tag) {
 
 // Takes over the result of `other`, for which the tag was given, when that is done. called: what returned `other`.
 void Work::follow(Work& other, OpTag tag, ContinuationFn called) {
-    const bool lent = !other.executor_ && tag.borrowers && !other.done();
+    const bool lent = !other.queue_ && tag.memory.borrowers && !other.done();
     Continuation pass{nullptr, shared_from_this(), {}, true, std::move(called)};
-    if (lent) pass.tag.memory = std::make_shared<Borrowed>(tag);
+    if (lent) pass.tag.memory.used = std::make_shared<Borrowed>(tag.memory);
     tag = {};
     if (!other.attach(pass)) other.start(std::move(pass));
 }
@@ -150,10 +175,10 @@ bool Work::attach(Continuation& continuation) {
 void Work::start(Continuation continuation) {
     if (!result_.ok() || !continuation.fn)
         pass_on(std::move(continuation), result_);
-    else if (continuation.any_thread || !executor_)  // without an executor: ddp_work_complete, a libddp call too
+    else if (continuation.any_thread || !queue_)  // without a queue: ddp_work_complete, a libddp call too
         run(std::move(continuation));
     else
-        executor_->add_callback(std::move(continuation));
+        queue_->add_callback(std::move(continuation));
 }
 
 void Work::run(Continuation continuation) {
@@ -166,7 +191,7 @@ void Work::run(Continuation continuation) {
     if (!next) return pass_on(std::move(continuation), {});
     auto out = continuation.out;
     // A work that the program finishes at its own time: nothing may overtake what follows `out`.
-    if (!next->executor_ && out->executor_ && !next->done()) out->executor_->add_gate(out);
+    if (!next->queue_ && out->queue_ && !next->done()) out->queue_->add_gate(out);
     out->follow(*next, std::move(continuation.tag), std::move(continuation.fn));
 }
 
@@ -191,31 +216,32 @@ bool Work::settled() {
         if (!settled_) settled_ = stream_->record();
     }
     const bool done = settled_->done();
-    check_executor();
+    check_queue();
     return done;
 }
 
 bool Work::settle(const std::optional<Deadline>& deadline) {
     if (settled()) return true;
     const bool done = wait_for(*settled_, deadline ? *deadline : Deadline::after_ms(settle_ms_), [this] {
-        check_executor();
+        check_queue();
         if (interrupt::wanted()) interrupted();
     });
-    check_executor();
+    check_queue();
     if (!done && !deadline)
         fail(DDP_ERROR_TIMEOUT, device_name(stream_->device()), ": the device did not finish an operation within ",
              settle_ms_, " ms");
     return done;
 }
 
-void Work::check_executor() const {
-    if (executor_) executor_->check();
+void Work::check_queue() const {
+    if (!queue_) return;
+    if (const ErrorInfo refused = queue_->refusal(); !refused.ok()) throw Error(refused);
 }
 
 void Work::interrupted() {
-    if (!executor_)
+    if (!queue_)
         fail(DDP_ERROR_INTERRUPTED, "a wait for a work that the program completes (ddp_work_create) was interrupted");
-    const ErrorInfo verdict = executor_->interrupted(target_);
+    const ErrorInfo verdict = queue_->interrupted(target_);
     try {
         // An aborted operation ends soon, and uses the caller's memory until then.
         if (settled_) wait_for(*settled_, Deadline::after_ms(kLetGoMs), [] {});
@@ -245,20 +271,19 @@ void Work::expire_if_due() {
 // that have passed, and runs continuations that wait for such a thread, and operations if `lend` and nobody else runs
 // them. True if the queue of another group is among them.
 bool Work::help(bool lend) {
-    std::vector<const Executor*> helped;
+    std::vector<const Queue*> helped;
     help(lend, helped);
-    return std::any_of(helped.begin(), helped.end(),
-                       [this](const Executor* other) { return other != executor_.get(); });
+    return std::any_of(helped.begin(), helped.end(), [this](const Queue* other) { return other != queue_.get(); });
 }
 
-void Work::help(bool lend, std::vector<const Executor*>& helped) {
+void Work::help(bool lend, std::vector<const Queue*>& helped) {
     expire_if_due();
     for (WorkPtr work = shared_from_this(); work && !work->done(); work = work->waits_for()) {
-        const auto& executor = work->executor_;
-        if (!executor || std::find(helped.begin(), helped.end(), executor.get()) != helped.end()) continue;
-        helped.push_back(executor.get());
-        executor->advance(*work, lend);
-        if (const WorkPtr gate = executor->gate_in_front()) gate->help(lend, helped);
+        const auto& queue = work->queue_;
+        if (!queue || std::find(helped.begin(), helped.end(), queue.get()) != helped.end()) continue;
+        helped.push_back(queue.get());
+        queue->advance(*work, lend);
+        if (const WorkPtr gate = queue->gate_in_front()) gate->help(lend, helped);
     }
 }
 
@@ -270,10 +295,10 @@ WorkPtr Work::waits_for() {
 // Asks until there is a verdict. A continuation may have begun, or begin meanwhile, an operation of another group, which must let
 // go of its memory as well: that group breaks too.
 void Work::end_if_wanted(std::optional<ErrorInfo>& verdict) {
-    if (!verdict && interrupt::wanted()) verdict = executor_->interrupted(target_);
+    if (!verdict && interrupt::wanted()) verdict = queue_->interrupted(target_);
     if (!verdict) return;
     for (auto next = waits_for(); next && !next->done(); next = next->waits_for())
-        if (next->executor_ && !next->executor_->poisoned()) next->executor_->interrupted(next->target_);
+        if (next->queue_ && next->queue_->refusal().ok()) next->queue_->interrupted(next->target_);
 }
 
 }  // namespace libddp

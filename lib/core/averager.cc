@@ -86,8 +86,8 @@ void average_parameters(const Context& context, Group& group, std::int64_t step,
         found->second.push_back({static_cast<std::byte*>(p.data), p.bytes});
     }
     OpTag tag = context.number().tag(Purpose::kAverage);
-    tag.step = step;
-    tag.plan = outer;
+    tag.facts.step = step;
+    tag.facts.plan = outer;
     const StreamScope order(streams);
     for (const auto& [dtype, devices] : by_dtype)
         for (const auto& [stream, pieces] : devices) {

@@ -27,10 +27,10 @@ void InstalledHook::tell_buckets(const std::vector<StreamPtr>& homes) const {
     hook_->set_buckets({homes, group_->timeout_ms()});
 }
 
-OpTag InstalledHook::tag(Purpose purpose) const {
-    OpTag tag = number_->tag(purpose);
-    tag.hook = hash_;
-    return tag;
+OpFacts InstalledHook::facts(Purpose purpose) const {
+    OpFacts facts = number_->tag(purpose).facts;
+    facts.hook = hash_;
+    return facts;
 }
 
 }  // namespace libddp

@@ -120,15 +120,12 @@ void LaunchQueue::launch(Entry& entry) {
 
 // Hooks use the bucket as well as its memory.
 OpTag LaunchQueue::tag_of(const Entry& entry) const {
-    OpTag tag = hook_.tag().keeping(std::shared_ptr<const Entry>(entries_, &entry));
-    tag.plan = step_->agreement;
-    tag.step = step_->number;
-    tag.bucket = entry.bucket.index;
-    tag.label = entry.label;
-    tag.executor = hook_.group().link(static_cast<std::size_t>(entry.bucket.index))->executor();
-    tag.borrowers = entry.borrowers;
-    tag.stream = entry.bucket.stream;
-    tag.synced_steps = step_->synced_number;
+    const auto link = hook_.group().link(static_cast<std::size_t>(entry.bucket.index));
+    OpTag tag{.facts = facts(Purpose::kProgram),
+              .order = {link->executor(), entry.bucket.stream},
+              .memory = {std::shared_ptr<const Entry>(entries_, &entry), nullptr, entry.borrowers},
+              .label = entry.label};
+    tag.facts.bucket = entry.bucket.index;
     return tag;
 }
 
@@ -203,12 +200,15 @@ void LaunchQueue::record_launch(const Entry& entry, record::EventKind kind, std:
 }
 
 OpTag LaunchQueue::step_tag(Purpose purpose) const {
-    OpTag tag = hook_.tag(purpose);
-    tag.plan = step_->agreement;
-    tag.step = step_->number;
-    tag.executor = hook_.group().link(0)->executor();
-    tag.synced_steps = step_->synced_number;
-    return tag;
+    return {.facts = facts(purpose), .order = {.queue = hook_.group().link(0)->executor()}};
+}
+
+OpFacts LaunchQueue::facts(Purpose purpose) const {
+    OpFacts facts = hook_.facts(purpose);
+    facts.plan = step_->agreement;
+    facts.step = step_->number;
+    facts.synced_steps = step_->synced_number;
+    return facts;
 }
 
 // The verdict of another group, which a hook has used, counts the ranks of that group. One of this group has broken it by now.

@@ -87,6 +87,7 @@ private:
 
     void launch(Entry& entry);
     OpTag tag_of(const Entry& entry) const;
+    OpFacts facts(Purpose purpose) const;
     Hook::Target target_of(Entry& entry) const;
     WorkPtr start_with_vote(Entry& entry, const OpTag& tag);
     static void mark_end(Entry& entry, const OpTag& tag);

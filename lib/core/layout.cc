@@ -32,7 +32,7 @@ Layout::Layout(Group& group, const Model& model, BucketPlan plan)
         if (bucket.in_place)
             memory_.push_back(unowned(model_.table[bucket.params.front()].place));
         else
-            memory_.push_back(stream ? link->allocate(bucket.bytes, stream) : link->allocate(bucket.bytes));
+            memory_.push_back(link->allocate(bucket.bytes, stream));
         for (std::size_t i = 0; i < bucket.params.size(); ++i) {
             Location& location = at(bucket.params[i]);
             location.place = bucket.sparse ? nullptr : memory_[b].get() + bucket.offsets[i];

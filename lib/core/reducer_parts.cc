@@ -57,7 +57,7 @@ Unused* ReducerParts::discovering() const {
 
 void ReducerParts::count_result() {
     ++totals.results;
-    totals.operations_at_result = group->link(0)->operations_if_all_ended();
+    totals.operations_at_result = group->link(0)->counts().given_if_all_ended();
 }
 
 }  // namespace libddp

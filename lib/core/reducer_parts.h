@@ -28,7 +28,7 @@ struct Totals {
     std::int64_t steps = 0, synced_steps = 0, rebuilds = 0;
     // How often the program has got means: of a whole step, or of a parameter before the step's end.
     std::int64_t results = 0;
-    // The operations of the group when it last got any (Link::operations_if_all_ended).
+    // The operations of the group when it last got any (OperationCounts::given_if_all_ended).
     std::int64_t operations_at_result = -1;
     std::uint64_t sent_bytes = 0;
     // In the last synced step.

@@ -363,7 +363,7 @@ WorkPtr FactorGradients::launch(Group& group, std::int32_t param, std::byte* pla
     if (!s.reduction || s.reduction.use_count() > 1) s.reduction = std::make_shared<Reduction>(p);
     Reduction& reduction = *s.reduction;
     reduction.group = GroupRef(group);
-    reduction.bucket = tag.memory;
+    reduction.bucket = tag.memory.used;
     reduction.place = place;
     reduction.mean = mean;
     std::swap(reduction.mine, s.given);

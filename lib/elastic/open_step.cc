@@ -16,8 +16,8 @@ void OpenStep::begin(const Parts& parts, Group& group, bool copies) {
     buffers_.take(parts.buffers);
     marks_.clear();
     for (const Context* context : parts.contexts) marks_.push_back(marks_of(*context));
-    operations_ = group.link(0)->operations();
-    successes_ = group.link(0)->successes_expected();
+    operations_ = group.link(0)->counts().given();
+    successes_ = group.link(0)->counts().successes_expected();
     open_ = true;
     undone_ = false;
 }
@@ -37,7 +37,7 @@ bool OpenStep::uses_contexts(const Parts& parts) const {
 // Without contexts the program reduces gradients itself: with the first collective that succeeds, for all that is known.
 bool OpenStep::in_doubt(const Parts& parts, Group& group) const {
     if (!open_) return false;
-    if (marks_.empty()) return group.link(0)->successes() > successes_;
+    if (marks_.empty()) return group.link(0)->counts().successes() > successes_;
     for (std::size_t i = 0; i < marks_.size(); ++i) {
         Reducer& reducer = parts.contexts[i]->committed();
         if (results_since_begin(parts, i) > 0 || (!reducer.idle() && reducer.results().come_early())) return true;
@@ -53,11 +53,11 @@ bool OpenStep::has_results(const Parts& parts) const {
 
 bool OpenStep::is_plain(const Parts& parts, Group& group) const {
     const Link& link = *group.link(0);
-    if (!uses_contexts(parts)) return link.operations() <= operations_ + 1;
+    if (!uses_contexts(parts)) return link.counts().given() <= operations_ + 1;
     std::int64_t results = 0;
     for (std::size_t i = 0; i < marks_.size(); ++i) {
         const std::int64_t here = results_since_begin(parts, i);
-        if (here > 0 && parts.contexts[i]->committed().parts().totals.operations_at_result != link.operations())
+        if (here > 0 && parts.contexts[i]->committed().parts().totals.operations_at_result != link.counts().given())
             return false;
         results += here;
     }

@@ -74,7 +74,7 @@ protected:
                 true, tag)
             ->then(
                 // The bucket's memory too must last until here.
-                [job, restore, gradients = tag.memory](const OpTag&) -> WorkPtr {
+                [job, restore, gradients = tag.memory.used](const OpTag&) -> WorkPtr {
                     restore(*job);
                     return nullptr;
                 },

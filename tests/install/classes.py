@@ -22,11 +22,9 @@ MOST_FUNCTIONS, MOST_MEMBERS = 30, 15
 
 # (functions, members) of each class that is larger.
 NOT_YET = {
-    "Link": (57, 19),
     "EtcdStore": (49, 39),
     "Monitor": (48, 23),
     "ElasticJob": (38, 25),
-    "Executor": (38, 16),
     "Team": (36, 16),
     "EngineStore": (36, 5),
     "StoreState": (31, 6),
@@ -44,7 +42,6 @@ NOT_YET = {
 # Files that form a circle.
 CIRCLES = [
     "backends/mpi/driver backends/mpi/process".split(),
-    "comm/executor comm/work".split(),
     "comm/monitor comm/signature".split(),
     "record/clocks record/reader".split(),
     "rendezvous/environment rendezvous/secret rendezvous/tcp_client rendezvous/tcp_connection rendezvous/tcp_server rendezvous/uri rendezvous/user_secret".split(),

@@ -37,7 +37,6 @@ RETIRED = [
     Rule(r"\bLauncher\b", "LaunchQueue (core/launch_queue.h); a launcher is the program that starts the ranks",
          "Launcher launcher_;", ("lib/rendezvous/",)),
     Rule(r"\bkAnnounced\b", "kClosing", "case Phase::kAnnounced:"),
-    Rule(r"\blink_operation\b", "comm/link.cc, which holds LinkOperation", '#include "comm/link_operation.h"'),
     Rule(r"\bCrew\b", "SiblingExecutors (comm/executor.h)", "std::shared_ptr<Crew> crew"),
     Rule(r"\blib/modules\b", "lib/backends/NAME, lib/device/cuda, lib/kernels/cuda", "// lib/modules/mpi makes it"),
 ]

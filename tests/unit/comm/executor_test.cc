@@ -244,7 +244,7 @@ TEST_P(ExecutorTest, UserCompletedWorkBoundsTheChainThatWaitsForIt) {
 TEST_P(ExecutorTest, AWorkThatNobodyHasAnyMoreBoundsWhatFollowsIt) {
     const auto nothing = [](const OpTag&) -> WorkPtr { return nullptr; };
     OpTag in_order;
-    in_order.executor = executor_;
+    in_order.order.queue = executor_;
     std::vector<WorkPtr> outs;
     outs.push_back(
         submit_function(*executor_, note("a"))->then([](const OpTag&) { return Work::user_completed(50); }, true, {}));
@@ -265,7 +265,7 @@ TEST_P(ExecutorTest, AnExpiredWorkLetsTheQueuePass) {
         for (const bool polled : {true, false}) {
             ran_.clear();
             OpTag tag;
-            tag.executor = executor_;
+            tag.order.queue = executor_;
             auto mine = Work::user_completed(50);
             auto chain = mine->then([&](const OpTag&) { return submit_function(*executor_, note("a")); }, true, tag);
             if (!kept) mine = nullptr;
@@ -281,7 +281,7 @@ TEST_P(ExecutorTest, AnExpiredWorkLetsTheQueuePass) {
 
 TEST_P(ExecutorTest, AnExpiredWorkLetsPassWhatAnotherWaitLeadsTo) {
     OpTag tag;
-    tag.executor = executor_;
+    tag.order.queue = executor_;
     const auto mine = Work::user_completed(50), first = Work::user_completed(5000);
     auto chain = mine->then([](const OpTag&) -> WorkPtr { return nullptr; }, true, tag);
     auto out = first->then([&](const OpTag&) { return submit_function(*executor_, note("b")); }, true, {});
@@ -324,8 +324,8 @@ TEST_P(ExecutorTest, AWaitRunsContinuationsInAnotherGroup) {
 TEST_P(ExecutorTest, AnExpiredWorkInAnotherGroupLetsTheQueuePass) {
     const auto other = Executor::start(GetParam());
     OpTag here, there;
-    here.executor = executor_;
-    there.executor = other;
+    here.order.queue = executor_;
+    there.order.queue = other;
     const auto nothing = [](const OpTag&) -> WorkPtr { return nullptr; };
     const auto late = Work::user_completed(50), first = Work::user_completed(5000), second = Work::user_completed(5000);
     const auto held = late->then(nothing, true, there);
@@ -351,7 +351,7 @@ TEST_P(ExecutorTest, GatesKeepThePlaceOfAChainThatWaitsForTheProgram) {
             auto hold = block();
             auto before = submit_function(*executor_, note("x"));
             OpTag tag;
-            tag.executor = executor_;  // as in a hook
+            tag.order.queue = executor_;  // as in a hook
             auto chain =
                 mine->then([&](const OpTag&) { return submit_function(*executor_, note("a1")); }, any_thread, tag)
                     ->then(

@@ -1,11 +1,14 @@
-// The keys that a group leaves behind if the last rank does not finish removing them.
+// The keys of a group: what ranks compare with, and what is left if the last rank does not finish removing them.
 #include <gtest/gtest.h>
 
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
+#include <vector>
 
+#include "comm/link.h"
 #include "comm/monitor.h"
 #include "rendezvous/store_engine.h"
 #include "rendezvous/store_state.h"
@@ -54,6 +57,49 @@ TEST(Keys, OfAHalfRemovedGroupKeepARankOutThatWouldFindThem) {
         all_removed = store.list_keys("group/").empty();
         // A rank that finds a key of the past must also find its rank taken.
         EXPECT_TRUE(all_removed || store.check({"group/rank/0"})) << "after " << removals << " removals";
+    }
+}
+
+// One key, so a rank asks the store once.
+TEST(Keys, OptionsAreComparedWithOneKey) {
+    const auto server = open_store({"tcp://127.0.0.1:0", true, 5'000, ""});
+    const auto create = [&](std::int32_t rank, const std::string& options, ErrorInfo& error) -> std::shared_ptr<Link> {
+        GroupConfig config;
+        config.rank = rank;
+        config.world = 2;
+        config.backend = "tcp";
+        config.backend_options = options;
+        config.timeout_ms = 5'000;
+        config.store = open_store({server->describe(), false, 5'000, ""});
+        config.prefix = "keys/" + options.substr(0, options.find('=')) + "/";
+        try {
+            return Link::create(config);
+        } catch (const Error& failure) {
+            error = failure.info();
+            return nullptr;
+        }
+    };
+    const auto create_both = [&](const std::string& of_0, const std::string& of_1, std::vector<ErrorInfo>& errors) {
+        std::vector<std::shared_ptr<Link>> links(2);
+        std::thread other([&] { links[1] = create(1, of_1, errors[1]); });
+        links[0] = create(0, of_0, errors[0]);
+        other.join();
+        return links;
+    };
+    std::vector<ErrorInfo> errors(2);
+    const auto links = create_both("", "", errors);
+    ASSERT_TRUE(links[0] && links[1]) << errors[0].message << errors[1].message;
+    std::vector<std::string> option_keys;
+    for (const std::string& key : server->list_keys("keys//"))
+        if (key.find("option") != std::string::npos) option_keys.push_back(key);
+    EXPECT_EQ(option_keys, std::vector<std::string>{"keys//options"});
+
+    create_both("lanes=1", "lanes=2", errors);
+    for (const ErrorInfo& error : errors) {
+        EXPECT_EQ(error.code, DDP_ERROR_MISMATCH);
+        EXPECT_NE(error.message.find("backend_options"), std::string::npos) << error.message;
+        EXPECT_NE(error.message.find("'lanes=1'"), std::string::npos) << error.message;
+        EXPECT_NE(error.message.find("'lanes=2'"), std::string::npos) << error.message;
     }
 }
 

@@ -126,7 +126,7 @@ TEST_F(SiblingExecutorsTest, WaitIsBounded) {
 
 TEST_F(SiblingExecutorsTest, AnExpiredWorkLetsTheQueuePass) {
     OpTag tag;
-    tag.executor = executors_[1];
+    tag.order.queue = executors_[1];
     const auto mine = Work::user_completed(50);
     auto chain = mine->then([&](const OpTag&) { return nothing(*executors_[1]); }, true, tag);
     auto later = nothing(*executors_[1]);

@@ -35,8 +35,14 @@ TEST(Verdict, MalformedTextIsAnError) {
 }
 
 Signature bucket_of_step(std::int64_t step, std::int64_t synced_steps) {
-    return {7, step, synced_steps,      40, 1000, 2, DDP_COLLECTIVE_ALLREDUCE, DDP_F32, DDP_AVG,
-            0, 0,    Purpose::kProgram, 0,  -1,   0};
+    return {{.plan = 7, .step = step, .synced_steps = synced_steps, .bucket = 2, .context = 0},
+            DDP_COLLECTIVE_ALLREDUCE,
+            DDP_F32,
+            DDP_AVG,
+            0,
+            0,
+            40,
+            1000};
 }
 
 std::string name_of(std::int32_t context, std::int32_t param) {
@@ -51,7 +57,7 @@ std::string story(const Signature& of_rank_0, const Signature& of_rank_1) {
 }
 
 TEST(Signature, AProgramsOwnCollectiveIsNoOtherBucketPlan) {
-    Signature own{0, -1, -1, 40, 4, -1, DDP_COLLECTIVE_ALLREDUCE, DDP_F32, DDP_SUM, 0, 0, Purpose::kProgram, -1, -1, 0};
+    Signature own{OpFacts{}, DDP_COLLECTIVE_ALLREDUCE, DDP_F32, DDP_SUM, 0, 0, 40, 4};
     const std::string text = story(bucket_of_step(3, 3), own);
     EXPECT_THAT(text,
                 HasSubstr("rank 0 is at allreduce of 1000 f32 (avg), bucket 2 of step 3; rank 1 is at allreduce of 4 "

@@ -74,7 +74,7 @@ TEST_F(WaitingThreadTest, PollRunsOperationsAsFarAsTheWorkInQuestion) {
 TEST_F(WaitingThreadTest, WhatFollowsAWorkOfTheProgramWaitsForAWaitingThread) {
     auto mine = Work::user_completed(5000);
     OpTag tag;
-    tag.executor = executor_;
+    tag.order.queue = executor_;
     auto chain = mine->then([this](const OpTag&) { return submit_function(*executor_, note_thread()); }, true, tag);
     std::thread([&] { mine->complete({}); }).join();
     std::this_thread::sleep_for(20ms);

@@ -1,0 +1,267 @@
+// Collectives of a link: how they are submitted, and how each runs.
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <utility>
+
+#include "comm/link.h"
+#include "comm/signature.h"
+#include "kernels/arithmetic.h"
+#include "kernels/dtype.h"
+#include "util/interrupt.h"
+
+namespace libddp {
+namespace {
+
+// How long the thread that computes looks for the other ranks. Ranks that compute the same come within this, and then stay
+// in step: each reduces a part of every bucket. One that gave up early would run ahead and leave all reducing to the other.
+// A rank that is early has to wait at the end of the step anyway.
+constexpr std::int64_t kPatienceNs = 1'000'000;
+
+bool reduces(ddp_collective_kind kind) {
+    return kind == DDP_COLLECTIVE_ALLREDUCE || kind == DDP_COLLECTIVE_REDUCE_SCATTER;
+}
+
+// Adds what this rank contributes.
+void count_sent(const Collective& c, const OpTag& tag) {
+    if (tag.traffic) tag.traffic->sent.fetch_add(c.count * dtype_size(c.dtype), std::memory_order_relaxed);
+}
+
+void validate(const Collective& c, const OpTag& tag, std::int32_t world) {
+    if (dtype_size(c.dtype) == 0) fail(DDP_ERROR_INVALID_ARGUMENT, "dtype ", c.dtype, " is unknown");
+    if (!c.recv && c.count > 0)
+        fail(DDP_ERROR_INVALID_ARGUMENT, c.kind == DDP_COLLECTIVE_BROADCAST ? "buffer" : "recv",
+             " is NULL, but count is ", c.count);
+    if (c.root < 0 || c.root >= world)
+        fail(DDP_ERROR_INVALID_ARGUMENT, "root is ", c.root, ", but the ranks are 0 to ", world - 1);
+    if (c.count > SIZE_MAX / 16 / static_cast<std::size_t>(world))
+        fail(DDP_ERROR_INVALID_ARGUMENT, "count ", c.count, " is too large");
+    if (c.kind == DDP_COLLECTIVE_REDUCE_SCATTER && !c.send && c.count > 0)
+        fail(DDP_ERROR_INVALID_ARGUMENT, "send is NULL: reduce_scatter does not work in place");
+    if (!is_cpu(c.device)) {
+        if (!tag.order.stream || !same_device(tag.order.stream->device(), c.device))
+            fail(DDP_ERROR_INTERNAL, "a collective on ", device_name(c.device), " without a stream of that device");
+    }
+    if (!reduces(c.kind)) return;
+    if (c.op < DDP_SUM || c.op > DDP_MAX) fail(DDP_ERROR_INVALID_ARGUMENT, "op ", c.op, " is unknown");
+    if (!cpu::can_reduce(c.dtype, c.op == DDP_AVG ? DDP_SUM : c.op))
+        fail(DDP_ERROR_UNSUPPORTED, "this op cannot be applied to ", dtype_name(c.dtype));
+}
+
+}  // namespace
+
+// One collective on its way: numbered, compared, scaled, run. Every function runs with the turn of the link's executor.
+class LinkOperation final : public Operation {
+public:
+    LinkOperation(Link& link, const Collective& collective, OpTag tag)
+        : link_(link), collective_(collective), tag_(std::move(tag)) {
+        if (on_device()) submitted_ = tag_.order.stream->record();
+    }
+
+    bool ready() override;
+    ErrorInfo run() noexcept override;
+
+private:
+    bool on_device() const { return !is_cpu(collective_.device); }
+    // The backend takes the memory of the device as it is.
+    bool on_device_transport() const { return on_device() && link_.devices_->transport(); }
+    void begin();
+    bool ready_on_device();
+    void place_division();
+    void run_on_device();
+    record::Entry entry(record::EventKind kind) const;
+    ErrorInfo disagree(std::int32_t other);
+    ErrorInfo resolve(ErrorInfo error);
+    // An object that fails with this operation may own the group.
+    void keep_link() { kept_ = link_.weak_from_this().lock(); }
+
+    Link& link_;
+    std::shared_ptr<Group> kept_;
+    const Collective collective_;
+    const OpTag tag_;
+    EventPtr submitted_;  // on a device: where the tag's stream was then
+    bool begun_ = false;
+    std::int64_t begun_ns_ = 0;
+    bool checked_ = false;  // ranks compare what they are about to do
+    Division division_;
+    Signature mine_{}, theirs_{};
+    ddp_collective op_{};
+    std::uint64_t copied_ = 0;
+};
+
+WorkPtr Link::submit(const Collective& collective, OpTag tag) {
+    validate(collective, tag, world());
+    check();
+    interrupt::refuse_inside_check();
+    count_sent(collective, tag);
+    counts_->give();
+    // The operation runs while the executor lives, which the group's destructor ends first.
+    const WaitTarget target{tag.facts.step, tag.facts.bucket, collective.kind};
+    const StreamPtr stream = tag.order.stream;
+    auto work = executor_->submit(std::make_unique<LinkOperation>(*this, collective, std::move(tag)), target);
+    if (!is_cpu(collective.device)) work->enqueued_on(stream, config_.timeout_ms);
+    return work;
+}
+
+// A blocking call with nothing else in flight needs no work handle.
+void Link::run(const Collective& collective, const OpTag& tag) {
+    validate(collective, tag, world());
+    check();
+    interrupt::refuse_inside_check();
+    LinkOperation operation(*this, collective, tag);
+    const auto result = executor_->run_now(operation);
+    if (!result) return submit_and_wait(collective, tag);
+    counts_->give();
+    if (!result->ok()) throw Error(*result);
+    count_sent(collective, tag);
+}
+
+// The number is given when the turn comes, and so counts the same on every rank.
+void LinkOperation::begin() {
+    if (begun_) return;
+    begun_ = true;
+    const Collective& c = collective_;
+    mine_ = {tag_.facts, c.kind, c.dtype, c.op, c.root, c.device.kind, link_.next_sequence_++, c.count};
+    if (link_.monitor_) link_.monitor_->begins(mine_);
+    const bool unchecked =
+        (link_.config_.flags & DDP_GROUP_NO_MATCH_CHECK) && !link_.transport_->has(DDP_BACKEND_NEEDS_MATCH);
+    checked_ = link_.world() > 1 && !unchecked;
+
+    if (link_.recorder_) {
+        record::Entry began = entry(record::EventKind::kOperationBegin);
+        began.time_ns = begun_ns_ = record::now_ns();
+        link_.recorder_.write(began);
+    }
+
+    op_.struct_size = sizeof op_;
+    op_.kind = c.kind;
+    op_.dtype = c.dtype;
+    op_.op = c.op;
+    op_.root = c.root;
+    op_.send = c.send ? c.send : c.recv;
+    op_.recv = c.recv;
+    op_.count = c.count;
+    op_.scale = 1;
+    op_.timeout_ms = link_.config_.timeout_ms;
+    op_.device = c.device;
+    op_.copied_bytes = &copied_;
+    if (c.kind == DDP_COLLECTIVE_ALLGATHER && !c.send)
+        op_.send = static_cast<const std::byte*>(c.recv) +
+                   dtype_size(c.dtype) * c.count * static_cast<std::size_t>(link_.rank());
+    if (reduces(c.kind) && c.op == DDP_AVG) place_division();
+    // Operations of a device's own backend are compared before, on the host.
+    if (checked_ && link_.transport_->has(DDP_BACKEND_COMPARES) && !on_device_transport()) {
+        theirs_ = mine_;
+        op_.signature = &mine_;
+        op_.theirs = &theirs_;
+        op_.signature_size = sizeof mine_;
+    }
+}
+
+// The only place that decides where a mean is divided. DDP_AVG is a sum with a scale. A backend that cannot apply it gets values
+// that are divided before, which keeps sums of low precision finite. Division after the sum is for integers, which division before
+// would ruin, and for reduce_scatter, whose input belongs to the program.
+void LinkOperation::place_division() {
+    const Transport& transport = on_device_transport() ? *link_.devices_->transport() : *link_.transport_;
+    const bool fuses = transport.has(DDP_BACKEND_FUSES_SCALE);
+    const bool before = collective_.kind == DDP_COLLECTIVE_ALLREDUCE && is_floating(collective_.dtype);
+    op_.op = DDP_SUM;
+    (fuses ? op_.scale : before ? division_.before : division_.after) = 1.0 / link_.world();
+}
+
+bool LinkOperation::ready() {
+    if (on_device()) return ready_on_device();
+    if (!link_.transport_->has_ready()) return false;
+    begin();
+    if (division_.before != 1 || division_.after != 1) return false;
+    try {
+        return link_.transport_->ready(op_, kPatienceNs);
+    } catch (const std::exception&) {
+        return false;  // run() fails in the same way, and says why
+    }
+}
+
+// Nothing to wait for: at once, in order with what the calling thread enqueues before and after.
+bool LinkOperation::ready_on_device() {
+    begin();
+    return !checked_ && (on_device_transport() || link_.world() == 1);
+}
+
+record::Entry LinkOperation::entry(record::EventKind kind) const {
+    return {.kind = kind,
+            .step = tag_.facts.step,
+            .bucket = tag_.facts.bucket,
+            .bytes = collective_.count * dtype_size(collective_.dtype),
+            .sequence = mine_.sequence,
+            .detail = record::operation_detail(collective_.kind, static_cast<std::int32_t>(tag_.facts.purpose)),
+            .since_ns = begun_ns_};
+}
+
+ErrorInfo LinkOperation::run() noexcept try {
+    if (link_.broken()) return link_.verdict();
+    begin();
+    ErrorInfo result;
+    try {
+        std::int32_t other = -1;
+        if (checked_ && !op_.signature &&
+            !link_.transport_->match(&mine_, &theirs_, sizeof mine_, op_.timeout_ms, &other)) {
+            result = disagree(other);
+        } else if (on_device()) {
+            run_on_device();
+        } else {
+            if (division_.before != 1) {
+                cpu::scale_copy(op_.recv, op_.send, op_.count, op_.dtype, division_.before);
+                op_.send = op_.recv;
+            }
+            link_.transport_->run(op_);
+            if (division_.after != 1) cpu::scale_copy(op_.recv, op_.recv, op_.count, op_.dtype, division_.after);
+        }
+        if (tag_.traffic) tag_.traffic->copied.fetch_add(copied_, std::memory_order_relaxed);
+    } catch (...) {
+        result = resolve(caught());
+    }
+    if (link_.monitor_) link_.monitor_->ends();
+    if (link_.recorder_) {
+        record::Entry ended = entry(record::EventKind::kOperationEnd);
+        ended.param = result.code;
+        link_.recorder_.write(ended);
+    }
+    link_.counts_->end(result.ok());
+    return result;
+} catch (...) {
+    return caught();
+}
+
+void LinkOperation::run_on_device() {
+    const OpMemory& kept = tag_.memory;
+    link_.devices_->path(collective_.device)
+        .run(op_, division_,
+             {*tag_.order.stream, *submitted_, kept.enqueued ? kept.enqueued : kept.used, describe(mine_)});
+}
+
+ErrorInfo LinkOperation::disagree(std::int32_t other) {
+    keep_link();
+    return link_.break_everywhere({DDP_ERROR_MISMATCH,
+                                   describe_mismatch(mine_, link_.rank(), theirs_, other, tag_.label ? *tag_.label : "",
+                                                     [this](std::int32_t context, std::int32_t param) {
+                                                         return link_.contexts_.param_name(context, param);
+                                                     }),
+                                   other, -1, tag_.facts.bucket, tag_.facts.step});
+}
+
+ErrorInfo LinkOperation::resolve(ErrorInfo error) {
+    keep_link();
+    // A backend may find that ranks differ in something else, and then leaves theirs_ alone.
+    const bool compared = op_.signature && std::memcmp(&mine_, &theirs_, sizeof mine_) != 0;
+    if (error.code == DDP_ERROR_MISMATCH && compared) return disagree(error.rank);
+    if (is_interruption(error))
+        return link_.break_everywhere(
+            interruption(link_.rank(), WaitTarget{tag_.facts.step, tag_.facts.bucket, collective_.kind}));
+    error.bucket = tag_.facts.bucket;
+    error.step = tag_.facts.step;
+    if (!may_be_an_echo(error.code)) error = on_rank(link_.rank(), std::move(error));
+    return link_.break_everywhere(link_.monitor_ ? link_.monitor_->resolve(error, describe(mine_), advice_for(mine_))
+                                                 : error);
+}
+
+}  // namespace libddp
