@@ -120,8 +120,7 @@ struct VerdictFact {
 // The last error that libddp returned to the program.
 struct FailureFact {
     std::int64_t time_ns;  // 0: it is being written
-    std::int32_t status, rank, param, bucket;
-    std::int64_t step;
+    VerdictFact error;
 };
 inline constexpr std::size_t kFailureBytes = 2048;  // with the message, which ends with a 0
 

@@ -26,12 +26,6 @@
 namespace libddp::record {
 namespace {
 
-std::int64_t clock_ns(clockid_t clock) {
-    timespec now{};
-    clock_gettime(clock, &now);
-    return std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
-}
-
 void copy_text(char* to, std::size_t capacity, std::string_view text) {
     std::memcpy(to, text.data(), std::min(text.size(), capacity - 1));
 }
@@ -39,6 +33,21 @@ void copy_text(char* to, std::size_t capacity, std::string_view text) {
 template <class Value>
 std::string_view bytes_of(const Value& value) {
     return {reinterpret_cast<const char*>(&value), sizeof value};
+}
+
+VerdictFact fact_of(const ErrorInfo& error) {
+    return {error.code, error.rank, error.param, error.bucket, error.step};
+}
+
+// Calls the function. If it throws, a warning names what is not recorded, and the result is an empty one.
+template <class Function>
+auto try_to_record(std::string_view what, Function function) {
+    try {
+        return function();
+    } catch (...) {
+        log(LogLevel::kWarn, what, " not recorded (DDP_RECORD): ", caught().message);
+        return decltype(function())();
+    }
 }
 
 void add_to(std::uint64_t& total, std::uint64_t amount) {
@@ -168,8 +177,8 @@ Record::Record(const std::string& folder)
     head_->pid = getpid();
     head_->launch_rank = launch_rank();
     if (const auto state = process_state(getpid())) head_->started = state->started;
-    head_->opened_monotonic_ns = clock_ns(CLOCK_MONOTONIC);
-    head_->opened_realtime_ns = clock_ns(CLOCK_REALTIME);
+    head_->opened_monotonic_ns = now_ns();
+    head_->opened_realtime_ns = std::chrono::nanoseconds(std::chrono::system_clock::now().time_since_epoch()).count();
     copy_text(head_->host_id, sizeof head_->host_id, host_id());
     copy_text(head_->host, sizeof head_->host, host_name());
     std::memcpy(head_->magic, kMagic, sizeof kMagic);
@@ -269,7 +278,7 @@ void Record::beat(bool first) noexcept {
 void Record::note_failure(const ErrorInfo& error) {
     const std::lock_guard lock(failure_mutex_);
     if (!failure_) failure_ = add(FactKind::kFailure, 0, std::string(kFailureBytes, '\0'));
-    FailureFact fact{0, error.code, error.rank, error.param, error.bucket, error.step};
+    FailureFact fact{0, fact_of(error)};
     const std::atomic_ref time(reinterpret_cast<FailureFact*>(failure_)->time_ns);
     time.store(0, std::memory_order_relaxed);
     std::atomic_thread_fence(std::memory_order_release);
@@ -296,32 +305,26 @@ Recorder Recorder::of_group(std::int32_t rank, std::int32_t world, std::string_v
                             std::string_view backend) {
     Record* record = Record::of_process();
     if (!record || record->is_full()) return {};
-    try {
+    return try_to_record(str("group '", name, "' is"), [&] {
         std::string fact(bytes_of(GroupFact{rank, world, now_ns(), {}}));
         for (const std::string_view text : {name, key, backend}) add_text(fact, text);
         const std::uint16_t owner = record->new_owner();
         char* const place = record->add(FactKind::kGroup, owner, fact);
-        return {record, reinterpret_cast<Totals*>(place + offsetof(GroupFact, totals)), owner};
-    } catch (...) {
-        log(LogLevel::kWarn, "group '", name, "' is not recorded (DDP_RECORD): ", caught().message);
-        return {};
-    }
+        return Recorder(record, reinterpret_cast<Totals*>(place + offsetof(GroupFact, totals)), owner);
+    });
 }
 
 Recorder Recorder::of_context(const std::vector<std::string>& params, AnnouncedStep*& announced) const {
     announced = nullptr;
     if (!record_ || record_->is_full()) return {};
-    try {
+    return try_to_record("a context is", [&] {
         std::string names;
         for (const std::string& name : params) add_text(names, name);
         const std::uint16_t owner = record_->new_owner();
         char* const place = record_->add_context(owner, {owner_, static_cast<std::int32_t>(params.size())}, names);
         announced = reinterpret_cast<AnnouncedStep*>(place + sizeof(ContextFact));
-        return {record_, totals_, owner};
-    } catch (...) {
-        log(LogLevel::kWarn, "a context is not recorded (DDP_RECORD): ", caught().message);
-        return {};
-    }
+        return Recorder(record_, totals_, owner);
+    });
 }
 
 void Recorder::write(const Entry& entry) const noexcept {
@@ -346,22 +349,14 @@ void Recorder::plan(const std::vector<std::vector<std::int32_t>>& buckets) const
         fact.append(bytes_of(static_cast<std::int32_t>(params.size())));
         for (const std::int32_t param : params) fact.append(bytes_of(param));
     }
-    try {
-        record_->add(FactKind::kPlan, owner_, fact);
-    } catch (...) {
-        log(LogLevel::kWarn, "a bucket plan is not recorded (DDP_RECORD): ", caught().message);
-    }
+    try_to_record("a bucket plan is", [&] { record_->add(FactKind::kPlan, owner_, fact); });
 }
 
 void Recorder::broken(const ErrorInfo& verdict) const {
     if (!record_) return;
-    try {
-        std::string fact(
-            bytes_of(VerdictFact{verdict.code, verdict.rank, verdict.param, verdict.bucket, verdict.step}));
-        record_->add(FactKind::kVerdict, owner_, fact + verdict.message);
-    } catch (...) {
-        log(LogLevel::kWarn, "a verdict is not recorded (DDP_RECORD): ", caught().message);
-    }
+    try_to_record("a verdict is", [&] {
+        record_->add(FactKind::kVerdict, owner_, std::string(bytes_of(fact_of(verdict))) + verdict.message);
+    });
     write({.kind = EventKind::kBroken, .step = verdict.step, .bucket = verdict.bucket, .detail = verdict.code});
 }
 
@@ -392,12 +387,8 @@ PeerFact* Recorder::peers(const std::vector<std::int32_t>& ranks) const {
         peer.rank = rank;
         fact.append(bytes_of(peer));
     }
-    try {
-        return reinterpret_cast<PeerFact*>(record_->add(FactKind::kPeers, owner_, fact));
-    } catch (...) {
-        log(LogLevel::kWarn, "connections are not recorded (DDP_RECORD): ", caught().message);
-        return nullptr;
-    }
+    return try_to_record("connections are",
+                         [&] { return reinterpret_cast<PeerFact*>(record_->add(FactKind::kPeers, owner_, fact)); });
 }
 
 Connecting::Connecting(const Recorder& of_group)
@@ -439,11 +430,7 @@ void note_failure(const ErrorInfo& error) noexcept {
         return;
     Record* record = Record::of_process();
     if (!record) return;
-    try {
-        record->note_failure(error);
-    } catch (...) {
-        log(LogLevel::kWarn, "an error is not recorded (DDP_RECORD): ", caught().message);
-    }
+    try_to_record("an error is", [&] { record->note_failure(error); });
 }
 
 void set_workload(std::int64_t samples, std::int64_t steps) {

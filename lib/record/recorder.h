@@ -1,5 +1,5 @@
 // Writes the record of this process: what its groups and contexts did last, in a file that outlives the process. Tools read it
-// (record/reader.h). Writing an event takes no lock, allocates nothing and calls no system function.
+// (tools/why/reader.h). Writing an event takes no lock, allocates nothing and calls no system function.
 //
 // DDP_RECORD names the folder for the file. Without it nothing is recorded. Where the file cannot be made a warning says so, and
 // the program goes on.

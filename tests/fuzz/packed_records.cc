@@ -7,7 +7,7 @@
 #include <string>
 
 #include "fuzz/target.h"
-#include "record/reader.h"
+#include "why/folder.h"
 
 namespace fuzz::packed_records {
 namespace {

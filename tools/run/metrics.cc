@@ -161,8 +161,8 @@ private:
     void write_lives() {
         Metric info = metric("gauge", "rank_info", "The process of the rank.");
         each_rank([&](const Rank& rank) {
-            info.add(with(with(rank.labels, "host", rank.position.process->host), "pid",
-                          std::to_string(rank.position.process->pid)),
+            info.add(with(with(rank.labels, "host", rank.position.process->identity.host), "pid",
+                          std::to_string(rank.position.process->identity.pid)),
                      1);
         });
         gauge("rank_up", "1 if the process of the rank is there, even if it is stopped.", [](const Rank& rank) {

@@ -10,7 +10,7 @@
 #include "output.h"
 #include "placement.h"
 #include "rendezvous.h"
-#include "trace.h"
+#include "why/trace.h"
 
 namespace ddprun {
 

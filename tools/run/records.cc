@@ -10,10 +10,11 @@
 #include <filesystem>
 #include <stdexcept>
 
-#include "record/cause.h"
-#include "report.h"
-#include "summary.h"
 #include "util/printable.h"
+#include "why/cause.h"
+#include "why/folder.h"
+#include "why/report.h"
+#include "why/summary.h"
 
 namespace ddprun {
 namespace {
@@ -22,8 +23,6 @@ namespace record = libddp::record;
 
 // The room for a rank's facts besides its ring of events.
 constexpr std::uint64_t kBytesOfFacts = std::uint64_t{3} << 20;
-// The last events of each rank tell why a job hangs; ddprun's loop does not wait for more to be read.
-constexpr record::Limits kLastEvents{record::kEvents, std::uint64_t{64} << 20};
 // A record takes no more than this part of what is free in memory.
 constexpr std::uint64_t kShare = 8;
 
@@ -41,16 +40,6 @@ void make_folder(const std::string& path) {
     if (made) std::filesystem::permissions(path, std::filesystem::perms::owner_all, error);
 }
 
-struct Reading {
-    explicit Reading(const std::string& folder, const record::Limits& limits = {})
-        : processes(record::read_records(folder, complaints, limits)),
-          groups(record::find_groups(processes, record::read_sights(folder))) {}
-
-    std::vector<std::string> complaints;
-    std::vector<record::ProcessRecord> processes;
-    std::vector<record::Group> groups;
-};
-
 std::int64_t now_ns() {
     return std::chrono::nanoseconds(std::chrono::system_clock::now().time_since_epoch()).count();
 }
@@ -61,7 +50,7 @@ std::vector<const record::Group*> concerned(const std::vector<record::Group>& gr
     std::vector<const record::Group*> its_own, others;
     for (const record::Group& group : groups) {
         const auto is_it = [&](const record::Position& position) {
-            return position.process->launch_rank == rank && position.process->opened_realtime_ns >= since_ns;
+            return position.process->identity.launch_rank == rank && position.process->opened_realtime_ns >= since_ns;
         };
         const auto still_in = [&](const record::Position& position) { return is_it(position) && !position.moved_on; };
         const auto other_left = [&](const record::Position& position) { return !is_it(position) && position.moved_on; };
@@ -144,36 +133,37 @@ std::string Records::note(int rank, const Ending& ending, const std::string& wor
 void Records::note_stopped(const record::Group& group) const {
     for (const record::Position& position : group.recorded)
         if (position.life == record::Life::kStopped)
-            record::add_sight(
-                folder_, {position.process->launch_rank, record::Sight::Kind::kStopped, "was stopped", "", now_ns()});
+            record::add_sight(folder_, {position.process->identity.launch_rank, record::Sight::Kind::kStopped,
+                                        "was stopped", "", now_ns()});
 }
 
 std::string Records::explain(int rank, std::int64_t since_ns, bool all_end) const try {
     if (folder_.empty()) return "";
-    const Reading reading(folder_, kLastEvents);
+    const why::Job job = why::read_job(folder_, record::kLastEvents);
     if (all_end)
-        for (const record::Group& group : reading.groups) note_stopped(group);
-    for (const record::Group* group : concerned(reading.groups, rank, since_ns)) {
+        for (const record::Group& group : job.groups) note_stopped(group);
+    for (const record::Group* group : concerned(job.groups, rank, since_ns)) {
         const auto cause = record::find_cause(*group, record::kPatienceNs);
         if (!cause) continue;
         // By the sentence to which this is added. A group may number its ranks in its own way.
         const record::Position* const culprit = group->find(cause->rank);
-        const bool named = rank >= 0 && culprit && culprit->process->launch_rank == rank && !cause->place.empty();
+        const bool named =
+            rank >= 0 && culprit && culprit->process->identity.launch_rank == rank && !cause->place.empty();
         std::string text = named ? cause->place : cause->sentence;
         if (named && cause->rank != rank)
             text = "as rank " + std::to_string(cause->rank) + " of group '" + group->name + "', " + text;
         std::replace(text.begin(), text.end(), '\n', ' ');  // an error of the program may have several lines
         return libddp::printable(text);
     }
-    return reading.complaints.empty() ? "" : libddp::printable(reading.complaints.front());
+    return job.complaints.empty() ? "" : libddp::printable(job.complaints.front());
 } catch (const std::exception&) {
     return "";  // the failure itself has been told
 }
 
 void Records::write_trace(const std::string& file, const why::Steps& steps) const {
     if (folder_.empty()) throw std::runtime_error("no trace was written: there is no folder for records");
-    const Reading reading(folder_);
-    why::write_trace(file, reading.processes, reading.groups, steps);
+    const why::Job job = why::read_job(folder_);
+    why::write_trace(file, job.processes, job.groups, steps);
 }
 
 std::string Records::pack(std::uint64_t bytes) const {
@@ -186,16 +176,11 @@ void Records::unpack(const std::string& packed) const {
 
 std::string Records::describe() const try {
     if (folder_.empty()) return "nothing is recorded";
-    const Reading reading(folder_, kLastEvents);
+    const why::Job job = why::read_job(folder_, record::kLastEvents);
     std::string complaints, text;
-    for (const std::string& complaint : reading.complaints) complaints += libddp::printable(complaint) + "\n";
-    for (const record::Group& group : reading.groups) {
-        if (record::is_over(group)) continue;
-        const auto cause = record::find_cause(group, record::kPatienceNs);
-        text += "group '" + libddp::printable(group.name) +
-                "': " + (cause ? libddp::printable(cause->sentence) : "no rank waits for another") + "\n";
-        for (const std::string& line : record::rank_lines(group)) text += "  " + libddp::printable(line) + "\n";
-    }
+    for (const std::string& complaint : job.complaints) complaints += libddp::printable(complaint) + "\n";
+    for (const record::Group& group : job.groups)
+        if (!record::is_over(group)) text += record::group_text(group, record::kPatienceNs);
     return complaints + (text.empty() ? "no group of several ranks is in use" : text);
 } catch (const std::exception& error) {
     return std::string("the records cannot be read: ") + error.what();

@@ -6,8 +6,8 @@
 
 #include "job_file.h"
 #include "process.h"
-#include "record/position.h"
-#include "trace.h"
+#include "why/position.h"
+#include "why/trace.h"
 
 namespace ddprun {
 

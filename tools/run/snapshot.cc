@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <map>
+#include <utility>
 
 #include "util/printable.h"
+#include "why/job.h"
 
 namespace ddprun {
 namespace {
@@ -12,18 +14,18 @@ namespace record = libddp::record;
 
 // Rates are those of this time.
 constexpr std::int64_t kLatelyNs = 30'000'000'000;
-constexpr record::Limits kLimits{record::kEvents, std::uint64_t{64} << 20};
 
 }  // namespace
 
 Snapshot::Snapshot(const std::string& folder) {
-    processes_ = record::read_records(folder, complaints_, kLimits);
-    std::vector<record::Group> groups = record::find_groups(processes_, record::read_sights(folder), 1);
+    why::Job job = why::read_job(folder, record::kLastEvents, 1);
+    processes_ = std::move(job.processes);
+    complaints_ = std::move(job.complaints);
     std::map<std::string, int> seen, names;
-    for (const record::Group& group : groups) ++names[group.name];
+    for (const record::Group& group : job.groups) ++names[group.name];
     const bool any_runs =
-        std::any_of(groups.begin(), groups.end(), [](const auto& group) { return !record::is_over(group); });
-    for (record::Group& group : groups) {
+        std::any_of(job.groups.begin(), job.groups.end(), [](const auto& group) { return !record::is_over(group); });
+    for (record::Group& group : job.groups) {
         const int number = ++seen[group.name];
         const bool is_newest = number == names[group.name];
         // A newer one has taken its place, or its only rank has gone on to one with others.

@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "record/cause.h"
-#include "record/lateness.h"
-#include "record/progress.h"
+#include "why/cause.h"
+#include "why/lateness.h"
+#include "why/progress.h"
 
 namespace ddprun {
 

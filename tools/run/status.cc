@@ -21,10 +21,10 @@
 #include "job_file.h"
 #include "loop.h"
 #include "snapshot.h"
-#include "text.h"
 #include "util/printable.h"
 #include "util/text.h"
 #include "util/write_text.h"
+#include "why/text.h"
 
 namespace ddprun {
 namespace {
@@ -163,8 +163,8 @@ Row row_of(const GroupNow& now, std::size_t number) {
     const record::Position& position = now.group.recorded[number];
     const record::Progress& progress = now.progress[number];
     Row row{std::to_string(position.rank)};
-    row.push_back(libddp::printable(position.process->host));
-    row.push_back(std::to_string(position.process->pid));
+    row.push_back(libddp::printable(position.process->identity.host));
+    row.push_back(std::to_string(position.process->identity.pid));
     row.push_back(state(position));
     row.push_back(position.step < 0 ? kNothing : std::to_string(position.step));
     row.push_back(rate(progress.step_ns > 0 ? 1e9 / progress.step_ns : 0));

@@ -5,14 +5,14 @@
 #include <string>
 #include <vector>
 
-#include "record/cause.h"
-#include "record/lateness.h"
-#include "report.h"
-#include "summary.h"
-#include "trace.h"
 #include "util/printable.h"
 #include "util/text.h"
 #include "util/write_text.h"
+#include "why/cause.h"
+#include "why/lateness.h"
+#include "why/report.h"
+#include "why/summary.h"
+#include "why/trace.h"
 
 namespace {
 
@@ -35,10 +35,7 @@ void tell_pace(std::ostream& out, const record::Pace& pace) {
 }
 
 void tell(std::ostream& out, const record::Group& group, std::int64_t patience_ns) {
-    const auto cause = record::find_cause(group, patience_ns);
-    out << "group '" << libddp::printable(group.name)
-        << "': " << (cause ? libddp::printable(cause->sentence) : "no rank waits for another") << '\n';
-    for (const std::string& line : record::rank_lines(group)) out << "  " << libddp::printable(line) << '\n';
+    out << record::group_text(group, patience_ns);
     if (const auto pace = record::find_pace(group)) tell_pace(out, *pace);
 }
 

@@ -1,4 +1,4 @@
-#include "report.h"
+#include "why/report.h"
 
 #include <spawn.h>
 #include <sys/wait.h>

@@ -1,4 +1,4 @@
-#include "summary.h"
+#include "why/summary.h"
 
 #include <algorithm>
 #include <chrono>
@@ -8,9 +8,10 @@
 #include <optional>
 #include <utility>
 
-#include "record/cause.h"
-#include "record/lateness.h"
 #include "record/operation.h"
+#include "why/cause.h"
+#include "why/lateness.h"
+#include "why/span.h"
 
 namespace why {
 namespace {
@@ -19,14 +20,6 @@ using namespace libddp::record;
 using nlohmann::json;
 
 constexpr const char* kFormat = "ddp-why 1";
-
-struct Span {
-    std::int64_t begin = 0, end = 0;
-};
-
-std::int64_t overlap(const Span& a, const Span& b) {
-    return std::max<std::int64_t>(0, std::min(a.end, b.end) - std::max(a.begin, b.begin));
-}
 
 struct Operation : Span {
     std::int64_t sequence = 0;
@@ -408,9 +401,14 @@ json traffic_of(const Ranks& ranks) {
 }
 
 json position_of(const Group& group, const Position& position) {
-    json out{{"rank", position.rank},          {"life", name_of(position.life)},       {"ending", position.ending},
-             {"killed", position.killed},      {"where", describe(group, position)},   {"pid", position.process->pid},
-             {"host", position.process->host}, {"lost_events", position.process->lost}};
+    json out{{"rank", position.rank},
+             {"life", name_of(position.life)},
+             {"ending", position.ending},
+             {"killed", position.killed},
+             {"where", describe(group, position)},
+             {"pid", position.process->identity.pid},
+             {"host", position.process->identity.host},
+             {"lost_events", position.process->lost}};
     return out;
 }
 
@@ -474,25 +472,17 @@ json marks_of(const ProcessRecord& process) {
 }
 
 json process_of(const ProcessRecord& process) {
-    return {{"pid", process.pid},
-            {"host", process.host},
-            {"launch_rank", process.launch_rank},
+    return {{"pid", process.identity.pid},
+            {"host", process.identity.host},
+            {"launch_rank", process.identity.launch_rank},
             {"events", process.events.size()},
             {"lost_events", process.lost},
-            {"samples", process.samples},
-            {"steps", process.steps},
+            {"samples", process.workload.samples},
+            {"steps", process.workload.steps},
             {"marks", marks_of(process)}};
 }
 
 }  // namespace
-
-Job read_job(const std::string& folder) {
-    Job job;
-    job.folder = folder;
-    job.processes = read_records(folder, job.complaints);
-    job.groups = find_groups(job.processes, read_sights(folder));
-    return job;
-}
 
 std::string summarize(const Job& job, std::int64_t patience_ns) {
     json processes = json::array(), groups = json::array();

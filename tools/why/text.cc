@@ -1,4 +1,4 @@
-#include "text.h"
+#include "why/text.h"
 
 #include <algorithm>
 

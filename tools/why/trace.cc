@@ -1,4 +1,4 @@
-#include "trace.h"
+#include "why/trace.h"
 
 #include <algorithm>
 #include <charconv>
@@ -7,29 +7,25 @@
 #include <optional>
 #include <stdexcept>
 
-#include "record/clocks.h"
 #include "util/text.h"
 #include "util/write_text.h"
+#include "why/span.h"
 
 namespace why {
 namespace {
 
 using namespace libddp::record;
 
-struct Window {
-    std::int64_t begin = 0, end = 0;
-};
-
 // From the beginning of the first step on any rank to the end of the last one on any rank; or all.
-Window window_of(const std::vector<ProcessRecord>& records, const Steps& steps) {
-    std::optional<Window> window;
+Span window_of(const std::vector<ProcessRecord>& records, const Steps& steps) {
+    std::optional<Span> window;
     for (const ProcessRecord& process : records) {
         for (const Event& event : process.events) {
             const bool step = event.kind == EventKind::kStepBegin || event.kind == EventKind::kStepEnd;
             if (steps != Steps{} && (!step || event.step < steps.first || event.step > steps.last)) continue;
             const std::int64_t at = event.time_ns;
             const std::int64_t begin = event.since_ns != 0 ? event.since_ns : at;
-            if (!window) window = Window{begin, at};
+            if (!window) window = Span{begin, at};
             window->begin = std::min(window->begin, begin);
             window->end = std::max(window->end, at);
         }
@@ -43,7 +39,7 @@ enum Row { kSteps = 1, kHooks, kCollectives, kMarks };
 
 class Writer {
 public:
-    Writer(nlohmann::json& events, const Window& window, std::int64_t process)
+    Writer(nlohmann::json& events, const Span& window, std::int64_t process)
         : events_(events), window_(window), process_(process) {}
 
     void name_process(const std::string& name) { metadata("process_name", 0, name); }
@@ -79,7 +75,7 @@ private:
     }
 
     nlohmann::json& events_;
-    const Window& window_;
+    const Span& window_;
     const std::int64_t process_;
 };
 
@@ -167,9 +163,9 @@ private:
 
 // How far the times of this process may be off.
 std::string clock_text(const ProcessRecord& process) {
-    if (process.uncertainty_ns == kUnknown) return "clock: the host's own time of day";
-    if (process.uncertainty_ns == 0) return "clock: the one of the first rank's host";
-    return "clock: within " + duration_text(static_cast<double>(process.uncertainty_ns));
+    if (process.clock.uncertainty_ns == Clock::kUnknown) return "clock: the host's own time of day";
+    if (process.clock.uncertainty_ns == 0) return "clock: the one of the first rank's host";
+    return "clock: within " + duration_text(static_cast<double>(process.clock.uncertainty_ns));
 }
 
 std::int64_t parse_step(const std::string& text) {
@@ -192,14 +188,15 @@ Steps parse_steps(const std::string& text) {
 
 void write_trace(const std::string& path, const std::vector<ProcessRecord>& records, const std::vector<Group>& groups,
                  const Steps& steps) {
-    const Window window = window_of(records, steps);
+    const Span window = window_of(records, steps);
     nlohmann::json events = nlohmann::json::array();
     std::int64_t process = 0;
     for (const Group& group : groups) {
         for (const Position& position : group.recorded) {
             Writer writer(events, window, ++process);
             writer.name_process("rank " + std::to_string(position.rank) + " of group '" + group.name + "', pid " +
-                                std::to_string(position.process->pid) + " on " + position.process->host);
+                                std::to_string(position.process->identity.pid) + " on " +
+                                position.process->identity.host);
             writer.label_process(clock_text(*position.process));
             writer.name_row(kSteps, "steps");
             writer.name_row(kHooks, "hooks");

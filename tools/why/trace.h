@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "record/position.h"
+#include "why/position.h"
 
 namespace why {
 

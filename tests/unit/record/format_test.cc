@@ -14,11 +14,13 @@
 #include <stdexcept>
 #include <thread>
 
-#include "record/cause.h"
-#include "record/lateness.h"
-#include "record/reader.h"
 #include "record/recorder.h"
 #include "util/error.h"
+#include "why/cause.h"
+#include "why/folder.h"
+#include "why/lateness.h"
+#include "why/reader.h"
+#include "why/sights.h"
 
 namespace libddp::record {
 namespace {
@@ -95,9 +97,9 @@ TEST(Format, KeepsWhatAProcessWrote) {
     const Folder folder;
     in_process(folder.path(), write_everything);
     const ProcessRecord record = read_one(folder.path());
-    EXPECT_EQ(record.launch_rank, 3);
-    EXPECT_EQ(record.samples, 32);
-    EXPECT_EQ(record.steps, 1000);
+    EXPECT_EQ(record.identity.launch_rank, 3);
+    EXPECT_EQ(record.workload.samples, 32);
+    EXPECT_EQ(record.workload.steps, 1000);
     EXPECT_EQ(record.lost, 0u);
     EXPECT_GT(record.alive_ns, record.opened_monotonic_ns);
     ASSERT_TRUE(record.failure);
@@ -183,7 +185,7 @@ TEST(Format, AProcessAfterAForkHasARecordOfItsOwn) {
     std::vector<std::string> complaints;
     const auto records = read_records(folder.path(), complaints);
     ASSERT_EQ(records.size(), 2u);
-    EXPECT_NE(records[0].pid, records[1].pid);
+    EXPECT_NE(records[0].identity.pid, records[1].identity.pid);
     EXPECT_NE(records[0].groups.at(0).name, records[1].groups.at(0).name);
 }
 
@@ -298,31 +300,42 @@ std::string bytes_of_a_record() {
     return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// As the tools do. Damage may give an error, and nothing else.
+// As the tools do. Damage may give a complaint, and nothing else.
 void read(std::string_view bytes) {
-    try {
-        const std::vector<ProcessRecord> records{parse_record(bytes, "a file")};
-        for (const Group& group : find_groups(records, {})) {
-            find_cause(group, 0);
-            rank_lines(group);
-            find_pace(group);
-        }
-    } catch (const std::runtime_error& error) {
-        EXPECT_THAT(error.what(), HasSubstr("a file is not a record of libddp"));
+    static const Folder folder;
+    const std::string path = folder.path() + "/x.record";
+    std::filesystem::remove(path);  // a file system may take its time where a file gets shorter
+    std::ofstream(path, std::ios::binary) << bytes;
+    std::vector<std::string> complaints;
+    const std::vector<ProcessRecord> records = read_records(folder.path(), complaints);
+    EXPECT_LE(records.size() + complaints.size(), 1u);
+    for (const Group& group : find_groups(records, {})) {
+        group_text(group, 0);
+        find_pace(group);
     }
 }
 
 TEST(Damage, OfAFileThatIsNoRecord) {
-    EXPECT_THROW(parse_record("", "f"), std::runtime_error);
-    EXPECT_THROW(parse_record("no record", "f"), std::runtime_error);
-    EXPECT_THROW(parse_record(std::string(100'000, '\0'), "f"), std::runtime_error);
-    const Folder folder;
-    std::ofstream(folder.path() + "/x.record") << "nothing";
-    std::ofstream(folder.path() + "/other-file") << "nothing";
-    std::vector<std::string> complaints;
-    EXPECT_TRUE(read_records(folder.path(), complaints).empty());
-    ASSERT_EQ(complaints.size(), 1u);
-    EXPECT_THAT(complaints[0], HasSubstr("x.record is not a record of libddp"));
+    for (const std::string& bytes : {std::string("nothing"), "ddprec2\n" + std::string(10, '\0')}) {
+        const Folder folder;
+        std::ofstream(folder.path() + "/x.record") << bytes;
+        std::ofstream(folder.path() + "/other-file") << bytes;
+        std::vector<std::string> complaints;
+        EXPECT_TRUE(read_records(folder.path(), complaints).empty());
+        ASSERT_EQ(complaints.size(), 1u);
+        EXPECT_THAT(complaints[0], HasSubstr("x.record is not a record of libddp"));
+    }
+}
+
+// A process makes it at this moment.
+TEST(Damage, OfAFileThatIsEmptyIsNone) {
+    for (const std::size_t size : {0, 100'000}) {
+        const Folder folder;
+        std::ofstream(folder.path() + "/x.record") << std::string(size, '\0');
+        std::vector<std::string> complaints;
+        EXPECT_TRUE(read_records(folder.path(), complaints).empty());
+        EXPECT_EQ(complaints, std::vector<std::string>());
+    }
 }
 
 TEST(Damage, OfATruncatedFile) {

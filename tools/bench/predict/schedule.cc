@@ -14,8 +14,8 @@
 
 #include "gradients.h"
 #include "handles.h"
-#include "record/reader.h"
 #include "record/recorder.h"
+#include "why/reader.h"
 
 namespace bench {
 namespace {
@@ -188,7 +188,7 @@ Schedule find_schedule(const Model& model, const Settings& settings) {
     std::vector<std::string> complaints;
     for (auto& process : libddp::record::read_records(folder.path(), complaints)) {
         std::vector<Event>& all = process.events;
-        for (Event& event : all) event.time_ns -= process.offset_ns;  // back to the clock of `steps`
+        for (Event& event : all) event.time_ns -= process.clock.offset_ns;  // back to the clock of `steps`
         if (process.lost > 0 && all.front().time_ns > begin)
             throw std::runtime_error("the steps do not fit into a record of " + std::to_string(events) + " events");
         std::erase_if(all, [&](const Event& event) { return event.time_ns < begin; });
