@@ -18,10 +18,10 @@
 #include <utility>
 #include <vector>
 
-#include "util/at_exit.h"
 #include "util/descriptors.h"
 #include "util/host.h"
 #include "util/log.h"
+#include "util/process.h"
 
 namespace libddp::record {
 namespace {

@@ -1,6 +1,5 @@
 #include "util/at_exit.h"
 
-#include <dlfcn.h>
 #include <stdlib.h>
 
 #include <algorithm>
@@ -52,13 +51,6 @@ struct ExitList {
         }
     }
 };
-
-// The main program is not found here, and never unloaded.
-void stay_loaded() {
-    Dl_info here{};
-    if (dladdr(reinterpret_cast<void*>(&stay_loaded), &here) != 0)
-        dlopen(here.dli_fname, RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE);
-}
 
 AtExit::AtExit(Say say, std::int64_t at_most_ms) : say_(std::move(say)), at_most_ms_(at_most_ms) {
     auto& list = ExitList::get();

@@ -10,9 +10,6 @@
 
 namespace libddp {
 
-// exit() finds functions of libddp even when the program has unloaded what libddp is a part of.
-void stay_loaded();
-
 // While it lives, `say` is called if the process exits, with the exit status, on the thread that exits. It may take until
 // the deadline, which is at_most_ms after the exit began. A forked child that exits says nothing: what its parent holds is not its own.
 class AtExit {

@@ -1,8 +1,17 @@
 #include "util/process.h"
 
-#include "util/at_exit.h"
+#include <dlfcn.h>
 
-namespace libddp::detail {
+namespace libddp {
+
+// The main program is not found here, and never unloaded.
+void stay_loaded() {
+    Dl_info here{};
+    if (dladdr(reinterpret_cast<void*>(&stay_loaded), &here) != 0)
+        dlopen(here.dli_fname, RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE);
+}
+
+namespace detail {
 
 std::atomic<std::uint32_t> forks{0};
 
@@ -15,4 +24,5 @@ void count_forks() {
     (void)registered;
 }
 
-}  // namespace libddp::detail
+}  // namespace detail
+}  // namespace libddp

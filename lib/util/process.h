@@ -9,6 +9,9 @@
 
 namespace libddp {
 
+// exit() finds functions of libddp even when the program has unloaded what libddp is a part of.
+void stay_loaded();
+
 namespace detail {
 // How often this process and its ancestors were forked, as far as libddp was loaded. Only a child's first thread changes it.
 extern std::atomic<std::uint32_t> forks;

@@ -9,7 +9,6 @@
 
 #include <sys/uio.h>
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -20,6 +19,7 @@
 
 #include "util/descriptors.h"
 #include "util/error.h"
+#include "wire/crypto.h"
 #include "wire/seen_hellos.h"
 
 namespace libddp::wire {
@@ -30,11 +30,6 @@ enum class Protection {
     kAuth,   // authenticated, not encrypted
     kPlain,  // neither: only the peer was proved
 };
-
-using Key = std::array<unsigned char, 32>;
-
-// HKDF-SHA-256: a key for one purpose, which says nothing about the secret or about keys of other labels.
-Key derive_key(std::string_view secret, std::string_view label);
 
 // A connection that passed its handshake. One thread at a time uses it. Never blocks.
 class Channel {

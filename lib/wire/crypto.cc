@@ -17,7 +17,6 @@
 #include <thread>
 
 #include "util/error.h"
-#include "wire/channel.h"
 
 namespace libddp::wire {
 namespace {

@@ -1,6 +1,7 @@
 // OpenSSL in a process that may end while threads of libddp still run.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <string>
 #include <string_view>
@@ -42,6 +43,11 @@ struct Freed {
 
 // HKDF-SHA-256 (RFC 5869) of at most 255 * 32 bytes; without a salt only its second half, which expands a key. Inside Cryptography.
 void hkdf(std::string_view key, const std::string* salt, std::string_view info, unsigned char* to, std::size_t size);
+
+using Key = std::array<unsigned char, 32>;
+
+// HKDF-SHA-256: a key for one purpose, which says nothing about the secret or about keys of other labels.
+Key derive_key(std::string_view secret, std::string_view label);
 
 // OpenSSL crashes in places where it finds no memory. Throws std::bad_alloc unless there is more than it takes for a handshake, or for what it
 // sets up once.

@@ -52,10 +52,21 @@ bool tell(int epoll, int operation, int fd, std::uint32_t events, std::uint64_t 
 
 }  // namespace
 
-Gate::Gate(Descriptor listener, std::string name, Handshake::Lookup lookup, Protection protection, Admit admit,
+void GateLog::report(const std::string& line) {
+    const auto now = std::chrono::steady_clock::now();
+    if (now - last_ < kReportEvery) {
+        ++left_out_;
+        return;
+    }
+    last_ = now;
+    const int more = std::exchange(left_out_, 0);
+    log(LogLevel::kWarn, name_, ": ", line, more > 0 ? str(" (and ", more, " more since the last such line)") : "");
+}
+
+Gate::Gate(Descriptor listener, const std::string& name, Handshake::Lookup lookup, Protection protection, Admit admit,
            Clock::duration bound)
     : listener_(std::move(listener)),
-      name_(std::move(name)),
+      log_(name),
       lookup_(std::move(lookup)),
       protection_(protection),
       admit_(std::move(admit)),
@@ -64,7 +75,7 @@ Gate::Gate(Descriptor listener, std::string name, Handshake::Lookup lookup, Prot
       reserve_(reserve()),
       next_id_(kListener + 1) {
     if (!epoll_ || !reserve_ || !tell(epoll_.get(), EPOLL_CTL_ADD, listener_.get(), EPOLLIN, kListener))
-        cannot_start(name_, errno);
+        cannot_start(name, errno);
 }
 
 Gate::~Gate() = default;
@@ -126,7 +137,7 @@ bool Gate::accept_one() {
         if (error == EAGAIN || error == EWOULDBLOCK) return false;
         if (error == EINTR || error == ECONNABORTED) return true;
         if (lacks_descriptors(error)) return turn_one_away();
-        report(str("connections cannot be accepted for a while: ", error_text(error)));
+        log_.report(str("connections cannot be accepted for a while: ", error_text(error)));
         pause(kRest);
         return false;
     }
@@ -143,7 +154,7 @@ bool Gate::accept_one() {
         strangers_.emplace(id, std::move(stranger));
     } catch (const std::exception& error) {
         order_.remove(id);
-        report(str(address, " was refused: ", error.what()));
+        log_.report(str(address, " was refused: ", error.what()));
         return true;
     }
     if (order_.too_many()) refuse(order_.next_to_go().value_or(id), "too many others came");
@@ -164,7 +175,7 @@ bool Gate::turn_one_away() {
     const int error = refused ? 0 : errno;
     if (refused) {
         const SocketAddress peer = peer_address(refused.get());
-        report(str(peer.host(), ":", peer.port(), " was refused: there are no descriptors left", kRaiseOpenFiles));
+        log_.report(str(peer.host(), ":", peer.port(), " was refused: there are no descriptors left", kRaiseOpenFiles));
     }
     refused.reset();
     reserve_ = reserve();
@@ -213,20 +224,8 @@ void Gate::forget(Position at) {
 
 void Gate::refuse(std::uint64_t id, const std::string& why) {
     const auto at = strangers_.find(id);
-    report(str(at->second.address, " was refused: ", why));
+    log_.report(str(at->second.address, " was refused: ", why));
     forget(at);
-}
-
-// An attack must not fill the log.
-void Gate::report(const std::string& line) {
-    const auto now = Clock::now();
-    if (now - reported_ < kReportEvery) {
-        ++unreported_;
-        return;
-    }
-    reported_ = now;
-    const int more = std::exchange(unreported_, 0);
-    log(LogLevel::kWarn, name_, ": ", line, more > 0 ? str(" (and ", more, " more since the last such line)") : "");
 }
 
 Descriptor listen_on(const std::string& address, int port) {

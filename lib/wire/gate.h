@@ -17,6 +17,19 @@
 
 namespace libddp::wire {
 
+// Lines of the log about strangers: few of them, because an attack must not fill the log.
+class GateLog {
+public:
+    // name: begins each line.
+    explicit GateLog(std::string name) : name_(std::move(name)) {}
+    void report(const std::string& line);
+
+private:
+    const std::string name_;
+    std::chrono::steady_clock::time_point last_{};
+    int left_out_ = 0;
+};
+
 class Gate {
 public:
     using Clock = std::chrono::steady_clock;
@@ -30,7 +43,7 @@ public:
     static constexpr auto kHandshakeBound = std::chrono::seconds(10);
 
     // listener: listening and non-blocking. name: for lines of the log, "store" for example. bound: of a handshake. Throws Error.
-    Gate(Descriptor listener, std::string name, Handshake::Lookup lookup, Protection protection, Admit admit,
+    Gate(Descriptor listener, const std::string& name, Handshake::Lookup lookup, Protection protection, Admit admit,
          Clock::duration bound = kHandshakeBound);
     ~Gate();
     Gate(const Gate&) = delete;
@@ -63,10 +76,9 @@ private:
     void forget(Position stranger);
     void refuse(std::uint64_t id, const std::string& why);
     void refuse_late_ones();
-    void report(const std::string& line);
 
     const Descriptor listener_;
-    const std::string name_;
+    GateLog log_;
     const Handshake::Lookup lookup_;
     const Protection protection_;
     const Admit admit_;
@@ -80,9 +92,6 @@ private:
     SeenHellos seen_;
     Clock::time_point crowded_until_{};  // until then, a network has only its share of those that have used the key
     std::uint64_t next_id_;
-    // The last time of a line in the log.
-    Clock::time_point reported_{};
-    int unreported_ = 0;
 };
 
 // A non-blocking socket that listens on a numeric address. port: 0 takes a free one. Throws Error: INVALID_ARGUMENT (not an address of

@@ -215,6 +215,70 @@ bool Pipe::flush() {
     return true;
 }
 
+// The client's hello, as the server knows it before OpenSSL computes anything.
+class Hello {
+public:
+    // seen: null compares with nothing.
+    explicit Hello(SeenHellos* seen) : seen_(seen) {}
+
+    // False: somebody has sent it before. A second hello on the same connection has the same number.
+    bool is_new(SSL* ssl) {
+        const unsigned char* random = nullptr;
+        if (seen_ == nullptr || random_ || SSL_client_hello_get0_random(ssl, &random) != sizeof(SeenHellos::Random))
+            return true;
+        random_.emplace();
+        std::copy_n(random, random_->size(), random_->begin());
+        replayed_ = seen_->has(*random_);
+        return !replayed_;
+    }
+    // Once the client has used the key: OpenSSL goes no further with a wrong one.
+    void note() {
+        if (!random_ || noted_) return;
+        seen_->add(*random_);
+        noted_ = true;
+    }
+    bool replayed() const { return replayed_; }
+
+private:
+    SeenHellos* seen_;
+    std::optional<SeenHellos::Random> random_;
+    bool replayed_ = false, noted_ = false;
+};
+
+// The secrets of the records of both ends.
+class TrafficSecrets {
+public:
+    TrafficSecrets() = default;
+    ~TrafficSecrets() { explicit_bzero(secrets_, sizeof secrets_); }
+    TrafficSecrets(const TrafficSecrets&) = delete;
+    TrafficSecrets& operator=(const TrafficSecrets&) = delete;
+
+    // line: "CLIENT_TRAFFIC_SECRET_0", the client's random number and the secret, both in hexadecimal.
+    void take(std::string_view line) {
+        constexpr std::string_view kLabels[] = {"CLIENT_TRAFFIC_SECRET_0 ", "SERVER_TRAFFIC_SECRET_0 "};
+        for (int i = 0; i < 2; ++i) {
+            Records::Secret& secret = secrets_[i];
+            if (line.compare(0, kLabels[i].size(), kLabels[i]) != 0 || line.size() < 2 * secret.size()) continue;
+            const char* digit = line.data() + line.size() - 2 * secret.size();
+            for (unsigned char& byte : secret) {
+                const int high = OPENSSL_hexchar2int(static_cast<unsigned char>(*digit++));
+                const int low = OPENSSL_hexchar2int(static_cast<unsigned char>(*digit++));
+                byte = static_cast<unsigned char>(high << 4 | low);
+            }
+            ++known_;
+        }
+    }
+    // After the handshake, in which each end has sent one record, that of its byte.
+    Records records(bool of_server, bool sends) const {
+        if (known_ != 2) fail(DDP_ERROR_INTERNAL, "OpenSSL does not tell the secrets of a connection");
+        return {secrets_[of_server ? 1 : 0], sends, 1};
+    }
+
+private:
+    Records::Secret secrets_[2]{};  // the client's, the server's
+    int known_ = 0;
+};
+
 class TlsHandshake final : public Handshake {
 public:
     TlsHandshake(Descriptor fd, Protection protection) : fd_(std::move(fd)), protection_(protection) {
@@ -227,10 +291,7 @@ public:
         SSL_set_bio(ssl_.get(), bio, bio);
         SSL_set_app_data(ssl_.get(), this);
     }
-    ~TlsHandshake() override {
-        explicit_bzero(key_.data(), key_.size());
-        explicit_bzero(secrets_, sizeof secrets_);
-    }
+    ~TlsHandshake() override { explicit_bzero(key_.data(), key_.size()); }
 
     void become_client(std::string identity, const Key& key) {
         if (identity.size() > kLongestIdentity || identity.find('\0') != std::string::npos)
@@ -253,7 +314,7 @@ public:
     void become_server(Lookup lookup, SeenHellos* seen) {
         server_ = true;
         lookup_ = std::move(lookup);
-        seen_ = seen;
+        hello_ = Hello(seen);
         const Cryptography inside;
         inside.require();
         SSL_set_accept_state(ssl_.get());
@@ -326,7 +387,6 @@ private:
             const std::string_view name(reinterpret_cast<const char*>(identity), size);
             if (size > kLongestIdentity || name.find('\0') != name.npos) return 1;
             at->identity_ = name;
-            at->asked_ = true;
             std::optional<Key> key = at->lookup_(at->identity_);
             if (!key) return 1;  // OpenSSL goes on without a key, and finds that it has no certificate either
             at->known_ = true;
@@ -339,24 +399,9 @@ private:
         }
     }
 
-    // Before OpenSSL computes anything. A second hello on the same connection has the same number.
+    // Before OpenSSL computes anything.
     static int look_at_hello(SSL* ssl, int*, void*) {
-        TlsHandshake* at = self(ssl);
-        const unsigned char* random = nullptr;
-        if (at->seen_ == nullptr || at->random_ ||
-            SSL_client_hello_get0_random(ssl, &random) != sizeof(SeenHellos::Random))
-            return SSL_CLIENT_HELLO_SUCCESS;
-        at->random_.emplace();
-        std::copy_n(random, at->random_->size(), at->random_->begin());
-        at->replayed_ = at->seen_->has(*at->random_);
-        return at->replayed_ ? SSL_CLIENT_HELLO_ERROR : SSL_CLIENT_HELLO_SUCCESS;
-    }
-
-    // Once the client has used the key: OpenSSL goes no further with a wrong one.
-    void note_hello() {
-        if (!known_ || !random_ || noted_) return;
-        seen_->add(*random_);
-        noted_ = true;
+        return self(ssl)->hello_.is_new(ssl) ? SSL_CLIENT_HELLO_SUCCESS : SSL_CLIENT_HELLO_ERROR;
     }
 
     static int select_application(SSL* ssl, const unsigned char** chosen, unsigned char* chosen_size,
@@ -375,23 +420,10 @@ private:
         return SSL_TLSEXT_ERR_ALERT_FATAL;
     }
 
-    // OpenSSL gives the secrets of a connection only to a function that logs them. A line: "CLIENT_TRAFFIC_SECRET_0", the client's random
-    // number and the secret, both in hexadecimal. Nothing logs it here.
+    // OpenSSL gives the secrets of a connection only to a function that logs them. Nothing logs them here.
     static void take_secret(const SSL* ssl, const char* line) {
         TlsHandshake* at = self(ssl);
-        if (at->protection_ != Protection::kTls) return;
-        const std::string_view text(line), labels[] = {"CLIENT_TRAFFIC_SECRET_0 ", "SERVER_TRAFFIC_SECRET_0 "};
-        for (int i = 0; i < 2; ++i) {
-            Records::Secret& secret = at->secrets_[i];
-            if (text.compare(0, labels[i].size(), labels[i]) != 0 || text.size() < 2 * secret.size()) continue;
-            const char* digit = text.data() + text.size() - 2 * secret.size();
-            for (unsigned char& byte : secret) {
-                const int high = OPENSSL_hexchar2int(static_cast<unsigned char>(*digit++));
-                const int low = OPENSSL_hexchar2int(static_cast<unsigned char>(*digit++));
-                byte = static_cast<unsigned char>(high << 4 | low);
-            }
-            ++at->known_secrets_;
-        }
+        if (at->protection_ == Protection::kTls) at->secrets_.take(line);
     }
 
     Wants go_on() {
@@ -431,7 +463,7 @@ private:
         pipe_.clear();
         if (const int status = SSL_do_handshake(ssl_.get()); status != 1) {
             if (pipe_.stop() != Pipe::Stop::kNothingYet) failed();
-            note_hello();
+            if (known_) hello_.note();
             return false;
         }
         const unsigned char* chosen = nullptr;
@@ -468,11 +500,8 @@ private:
     std::unique_ptr<Channel> take_tls_channel() {
         const Cryptography inside;
         inside.require();
-        if (known_secrets_ != 2) fail(DDP_ERROR_INTERNAL, "OpenSSL does not tell the secrets of a connection");
-        // Each end has sent one record, that of its byte.
-        Records out(secrets_[server_ ? 1 : 0], true, 1);
-        Records in(secrets_[server_ ? 0 : 1], false, 1);
-        explicit_bzero(secrets_, sizeof secrets_);
+        Records out = secrets_.records(server_, true);
+        Records in = secrets_.records(!server_, false);
         ssl_.reset();
         return make_tls_channel(std::move(fd_), std::move(out), std::move(in));
     }
@@ -502,18 +531,13 @@ private:
     State state_ = State::kTls;
     Pipe pipe_{fd_.get()};
     std::unique_ptr<SSL, Freed<SSL_free>> ssl_;
-    Records::Secret secrets_[2]{};  // of the client's records and of the server's
-    int known_secrets_ = 0;
+    TrafficSecrets secrets_;
     std::optional<ErrorInfo> refused_;
 
     // Set by the callbacks of a server.
-    bool asked_ = false;
-    bool known_ = false;
+    bool known_ = false;  // there is a key for the client's identity
     std::optional<Protection> offered_;
-    SeenHellos* seen_ = nullptr;
-    std::optional<SeenHellos::Random> random_;  // of the client's hello
-    bool replayed_ = false;
-    bool noted_ = false;
+    Hello hello_{nullptr};
     std::exception_ptr thrown_;
 };
 
@@ -572,7 +596,7 @@ void TlsHandshake::failed() {
             break;
     }
     // Without an answer: it would cost more, and a rank whose hello somebody else has sent before tries again.
-    if (replayed_) fail(DDP_ERROR_UNAVAILABLE, "it sent a recorded handshake once more");
+    if (hello_.replayed()) fail(DDP_ERROR_UNAVAILABLE, "it sent a recorded handshake once more");
     // OpenSSL has put an alert for the peer into the pipe. If the kernel does not take it now, the peer does without.
     try {
         pipe_.flush();
@@ -582,7 +606,7 @@ void TlsHandshake::failed() {
     if (server_ && offered_ && *offered_ != protection_)
         fail(DDP_ERROR_PERMISSION_DENIED, "the client wants a connection that is ", words(*offered_),
              ", and the server one that is ", words(protection_));
-    if (server_ && asked_ && !known_)
+    if (server_ && !identity_.empty() && !known_)
         fail(DDP_ERROR_PERMISSION_DENIED, "the client wants '", identity_, "', for which the server has no key");
     switch (failure.reason) {
         case ERR_R_MALLOC_FAILURE:

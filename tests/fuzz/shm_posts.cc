@@ -36,7 +36,7 @@ public:
             return std::string("1");
         };
         const ddp_backend_host host = fake_.services(0, kWorld);
-        team_ = std::make_unique<Team>(host, Team::Options{0, kWorld, "", kStaging}, failure_);
+        team_ = std::make_unique<Team>(host, TeamOptions{0, kWorld, "", kStaging}, failure_);
         control_ = segment_->map(0, layout_.control_bytes());
         block_ = static_cast<std::byte*>(team_->arena().allocate(kBlock));
     }

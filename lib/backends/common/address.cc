@@ -116,16 +116,6 @@ std::optional<std::string> address_of_own_name(const std::vector<Interface>& own
     return std::nullopt;
 }
 
-// Throws if the group has broken meanwhile, or the program wants the wait to end.
-void look_up(const ddp_backend_host& host) {
-    try {
-        Keys(host, "address/").get("none", Deadline::after_ms(kLookMs));  // nobody sets this key
-    } catch (const Error& error) {
-        // The group may be broken by a timeout, too, and that error names a rank.
-        if (error.info().code != DDP_ERROR_TIMEOUT || error.info().rank >= 0) throw;
-    }
-}
-
 // An address that ranks on other hosts can reach. A link that is down at the moment is given a while, but less than the other
 // ranks wait for this one: what is missing here must be known before they give up.
 std::string own_address(const ddp_backend_host& host, const Deadline& deadline) {
@@ -137,7 +127,7 @@ std::string own_address(const ddp_backend_host& host, const Deadline& deadline) 
             fail(DDP_ERROR_IO,
                  "this host has no network interface that is up, but for the loopback, and the ranks are on several "
                  "hosts");
-        look_up(host);
+        Keys(host).check_group(kLookMs);
     }
 }
 

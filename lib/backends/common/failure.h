@@ -26,6 +26,26 @@ public:
         if (failed()) throw Error(get());
     }
 
+    // Carries out an operation of the transport. What it throws is a failure. broken(info): what this rank does about a failure before it is
+    // thrown, in this call and in every later one.
+    template <class Operation, class Broken>
+    void guard(Operation operation, Broken broken) {
+        const auto throw_failure = [&] {
+            if (!failed()) return;
+            const ErrorInfo info = get();
+            broken(info);
+            throw Error(info);
+        };
+        throw_failure();
+        try {
+            operation();
+        } catch (...) {
+            set(caught());
+        }
+        // Also an abort after the last byte: it promised that this call fails.
+        throw_failure();
+    }
+
 private:
     std::atomic<bool> failed_{false};
     mutable std::mutex mutex_;

@@ -33,6 +33,16 @@ public:
         return result;
     }
 
+    // Throws what has broken the group meanwhile. Takes this long otherwise.
+    void check_group(std::int64_t wait_ms = 1) const {
+        try {
+            get("none", Deadline::after_ms(wait_ms));  // nobody sets this key
+        } catch (const Error& error) {
+            // The group may be broken by a timeout, too, and that error names a rank.
+            if (error.info().code != DDP_ERROR_TIMEOUT || error.info().rank >= 0) throw;
+        }
+    }
+
     // When every rank has read it. If that fails, or libddp is older than this module, the key stays until the group ends.
     void forget(const std::string& key) const {
         if (host_.struct_size <= offsetof(ddp_backend_host, store_delete) || !host_.store_delete) return;

@@ -117,35 +117,23 @@ ErrorInfo GlooTransport::lost_peer(const std::string& detail) const {
 
 template <class Operation>
 void GlooTransport::guarded(const Deadline& deadline, Operation operation) {
-    failure_.check();
-    try {
-        operation();
-    } catch (const std::exception&) {
-        break_with(std::current_exception(), deadline);
-    }
-    // An abort during a world of one, or after the last byte: it promised that this call fails.
-    failure_.check();
-}
-
-void GlooTransport::break_with(std::exception_ptr cause, const Deadline& deadline) {
-    ErrorInfo info;
-    try {
-        std::rethrow_exception(cause);
-    } catch (const Error& error) {
-        info = error.info();
-    } catch (const std::bad_alloc&) {
-        info = {DDP_ERROR_OUT_OF_MEMORY, "out of memory"};
-    } catch (const std::exception& error) {
-        if (deadline.expired())
-            info = {DDP_ERROR_TIMEOUT, "the collective did not finish before its timeout"};
-        else
-            info = lost_peer(without_location(error.what()));
-    }
-    info = failure_.set(info);
-    // After a mismatch every rank finds it out by itself, from messages that closing might destroy. All other failures
-    // are passed on by closing. Either way nothing of this operation touches the caller's memory any more.
-    if (mesh_ && info.code != DDP_ERROR_MISMATCH) mesh_->poison();
-    throw Error(info);
+    const auto in_our_words = [&] {
+        try {
+            operation();
+        } catch (const Error&) {
+            throw;
+        } catch (const std::bad_alloc&) {
+            throw;
+        } catch (const std::exception& error) {
+            if (deadline.expired()) fail(DDP_ERROR_TIMEOUT, "the collective did not finish before its timeout");
+            throw Error(lost_peer(without_location(error.what())));
+        }
+    };
+    failure_.guard(in_our_words, [this](const ErrorInfo& info) {
+        // After a mismatch every rank finds it out by itself, from messages that closing might destroy. All other failures
+        // are passed on by closing. Either way nothing of this operation touches the caller's memory any more.
+        if (mesh_ && info.code != DDP_ERROR_MISMATCH) mesh_->poison();
+    });
 }
 
 }  // namespace libddp::gloo_tcp
@@ -154,33 +142,7 @@ namespace libddp {
 namespace {
 
 // SIGPIPE stays inside every call.
-using Adapter = backend::Adapter<gloo_tcp::GlooTransport, gloo_tcp::SigpipeGuard>;
-
-ddp_status match(void* handle, const void* mine, void* theirs, std::size_t size, std::int64_t timeout_ms,
-                 std::int32_t* rank, ddp_backend_failure* failure) {
-    const ddp_status status =
-        Adapter::guarded(failure, [&] { Adapter::of(handle).match(mine, theirs, size, timeout_ms); });
-    if (status == DDP_ERROR_MISMATCH) *rank = failure->rank;
-    return status;
-}
-
-constexpr ddp_backend kBackend = {
-    sizeof(ddp_backend),
-    DDP_BACKEND_ABI_VERSION,
-    0,
-    "gloo",
-    Adapter::create,
-    Adapter::destroy,
-    Adapter::capabilities,
-    Adapter::abort,
-    Adapter::run,
-    match,
-    nullptr,  // buckets are ordinary memory: the kernel copies them into sockets from anywhere
-    nullptr,
-    nullptr,  // what takes a round trip is no work for the thread that computes
-    nullptr,
-    nullptr,  // destroy() comes right after
-};
+constexpr ddp_backend kBackend = backend::Adapter<gloo_tcp::GlooTransport, gloo_tcp::SigpipeGuard>::table("gloo");
 
 }  // namespace
 

@@ -3,7 +3,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <exception>
 #include <memory>
 #include <string>
 
@@ -44,7 +43,6 @@ private:
     ErrorInfo lost_peer(const std::string& detail) const;
     template <class Operation>
     void guarded(const Deadline& deadline, Operation operation);
-    [[noreturn]] void break_with(std::exception_ptr cause, const Deadline& deadline);
 
     const int world_size_;
     const Settings settings_;

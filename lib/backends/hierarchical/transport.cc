@@ -44,8 +44,8 @@ HierarchicalTransport::HierarchicalTransport(const ddp_backend_host& host)
     capabilities_ =
         DDP_BACKEND_FUSES_SCALE | DDP_BACKEND_COMPARES | DDP_BACKEND_DETERMINISTIC | DDP_BACKEND_INTERRUPTIBLE;
     if (host.world_size == 1) return;
-    const shm::Team::Options options{topology_.local_rank(), static_cast<int>(topology_.local_ranks().size()),
-                                     str("host/", topology_.host(), "/"), kStagingBytes, topology_.local_ranks()};
+    const shm::TeamOptions options{topology_.local_rank(), static_cast<int>(topology_.local_ranks().size()),
+                                   str("host/", topology_.host(), "/"), kStagingBytes, topology_.local_ranks()};
     team_ = std::make_unique<shm::Team>(host, options, failure_);
     if (topology_.local_rank() < topology_.fewest())
         rail_ = std::make_unique<Rail>(host, tcp_backend(), topology_, topology_.local_rank());
@@ -77,17 +77,7 @@ std::uint32_t HierarchicalTransport::what_rails_can(const ddp_backend_host& host
 }
 
 void HierarchicalTransport::run(const ddp_collective& c) {
-    check_failure();
-    try {
-        if (team_)
-            dispatch(c);
-        else
-            backend::run_alone(c);
-    } catch (...) {
-        fail_with(caught());
-    }
-    // Also an abort after the last byte: it promised that this call fails.
-    check_failure();
+    failure_.guard([&] { team_ ? dispatch(c) : backend::run_alone(c); }, [this](const ErrorInfo& info) { tell(info); });
 }
 
 void HierarchicalTransport::dispatch(const ddp_collective& c) {
@@ -218,13 +208,8 @@ void HierarchicalTransport::on_host_do(Operation operation) {
     }
 }
 
-void HierarchicalTransport::check_failure() const {
-    if (team_) team_->check_failure();
-    failure_.check();
-}
-
 void HierarchicalTransport::abort() {
-    fail_with({DDP_ERROR_ABORTED, "the group was aborted"});
+    tell(failure_.set({DDP_ERROR_ABORTED, "the group was aborted"}));
 }
 
 void HierarchicalTransport::leave() {
@@ -232,11 +217,10 @@ void HierarchicalTransport::leave() {
     rail_.reset();  // says goodbye
 }
 
-void HierarchicalTransport::fail_with(const ErrorInfo& reason) {
-    const ddp_status code = failure_.set(reason).code;
+void HierarchicalTransport::tell(const ErrorInfo& failure) {
     if (team_) team_->give_up();
     // After a mismatch the ranks of other hosts find out by themselves, from what this one has sent.
-    if (rail_ && code != DDP_ERROR_MISMATCH) rail_->abort();
+    if (rail_ && failure.code != DDP_ERROR_MISMATCH) rail_->abort();
 }
 
 }  // namespace libddp::hierarchical
@@ -244,34 +228,7 @@ void HierarchicalTransport::fail_with(const ErrorInfo& reason) {
 namespace libddp {
 namespace {
 
-using Adapter = backend::Adapter<hierarchical::HierarchicalTransport>;
-
-ddp_status allocate(void* handle, std::size_t bytes, ddp_device, void** memory, ddp_backend_failure* failure) {
-    return Adapter::guarded(failure, [&] { *memory = Adapter::of(handle).allocate(bytes); });
-}
-
-void deallocate(void* handle, void* memory) {
-    ddp_backend_failure ignored{};
-    Adapter::guarded(&ignored, [&] { Adapter::of(handle).deallocate(memory); });
-}
-
-constexpr ddp_backend kBackend = {
-    sizeof(ddp_backend),
-    DDP_BACKEND_ABI_VERSION,
-    0,
-    "hierarchical",
-    Adapter::create,
-    Adapter::destroy,
-    Adapter::capabilities,
-    Adapter::abort,
-    Adapter::run,
-    nullptr,  // run() compares
-    allocate,
-    deallocate,
-    nullptr,  // the wire takes longer than handing over
-    nullptr,
-    Adapter::leave,
-};
+constexpr ddp_backend kBackend = backend::Adapter<hierarchical::HierarchicalTransport>::table("hierarchical");
 
 }  // namespace
 

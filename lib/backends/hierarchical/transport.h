@@ -24,7 +24,7 @@ public:
     void run(const ddp_collective& c);
     void abort();  // any thread
     void leave();
-    void* allocate(std::size_t bytes) { return team_ ? team_->arena().allocate(bytes) : nullptr; }
+    void* allocate(std::size_t bytes, ddp_device) { return team_ ? team_->arena().allocate(bytes) : nullptr; }
     void deallocate(void* memory) { team_->arena().deallocate(memory); }
 
 private:
@@ -40,8 +40,8 @@ private:
     void on_host(ddp_collective c);
     template <class Operation>
     void on_host_do(Operation operation);
-    void fail_with(const ErrorInfo& reason);
-    void check_failure() const;
+    // Tells the other ranks of a failure.
+    void tell(const ErrorInfo& failure);
 
     const backend::Topology topology_;
     backend::Failure failure_;

@@ -24,6 +24,13 @@
 
 namespace libddp::mpi {
 
+// Throws UNAVAILABLE with MPI's own words, unless `code` says success.
+void check(int code, const char* call);
+
+// Throws INVALID_STATE if MPI has been finalized: the program may do that although groups still use it, and any other call
+// would then end the process.
+void require_running();
+
 using Requests = std::vector<MPI_Request>;
 
 // Makes the calls and appends the requests of those that go on. It may run when the operation that it belongs to has

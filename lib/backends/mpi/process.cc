@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <string>
 
+#include "backends/common/keys.h"
 #include "util/error.h"
 #include "util/log.h"
 
@@ -162,30 +163,9 @@ void wait_while_joining(Driver& driver, const BatchPtr& batch, const ddp_backend
     while (!driver.wait(batch, Deadline::after_ms(std::min(kJoinLookMs, deadline.remaining_ms())), kNever)) {
         if (deadline.expired()) fail(DDP_ERROR_TIMEOUT, what, " (", host.timeout_ms, " ms)");
         ask_program(host);
-        // Nobody sets this key: asking for it tells whether the group has broken.
-        ddp_backend_failure failure{-1, {}};
-        void* value = nullptr;
-        std::size_t size = 0;
-        const ddp_status status = host.store_get(host.handle, "none", 1, &value, &size, &failure);
-        if (status != DDP_ERROR_TIMEOUT) throw Error(ErrorInfo{status, failure.message, failure.rank});
+        backend::Keys(host).check_group();
     }
     if (!batch->error.ok()) throw Error(batch->error);
-}
-
-void check(int code, const char* call) {
-    if (code == MPI_SUCCESS) return;
-    char text[MPI_MAX_ERROR_STRING] = "";
-    int size = 0;
-    if (MPI_Error_string(code, text, &size) != MPI_SUCCESS) size = 0;
-    fail(DDP_ERROR_UNAVAILABLE, call, " failed: ", std::string(text, static_cast<std::size_t>(size)));
-}
-
-void require_running() {
-    int finalized = 0;
-    MPI_Finalized(&finalized);
-    if (finalized)
-        fail(DDP_ERROR_INVALID_STATE,
-             "the program has called MPI_Finalize; create and use groups of the backend mpi before that");
 }
 
 }  // namespace libddp::mpi

@@ -57,11 +57,4 @@ private:
 void wait_while_joining(Driver& driver, const BatchPtr& batch, const ddp_backend_host& host, const Deadline& deadline,
                         const std::string& what);
 
-// Throws UNAVAILABLE with MPI's own words, unless `code` says success.
-void check(int code, const char* call);
-
-// Throws INVALID_STATE if MPI has been finalized: the program may do that although groups still use it, and any other call
-// would then end the process.
-void require_running();
-
 }  // namespace libddp::mpi

@@ -61,17 +61,8 @@ std::uint32_t MpiTransport::capabilities() const {
 }
 
 void MpiTransport::run(const ddp_collective& c) {
-    failure_.check();
-    try {
-        if (channel_)
-            dispatch(c, Deadline::after_ms(c.timeout_ms));
-        else
-            backend::run_alone(c);
-    } catch (...) {
-        failure_.set(caught());  // the first one stands
-    }
-    // An abort after the last byte, too: it promised that this call fails.
-    failure_.check();
+    failure_.guard([&] { channel_ ? dispatch(c, Deadline::after_ms(c.timeout_ms)) : backend::run_alone(c); },
+                   [](const ErrorInfo&) {});
 }
 
 void MpiTransport::abort() {
@@ -108,25 +99,7 @@ void MpiTransport::allreduce(const ddp_collective& c, const Deadline& deadline) 
 
 namespace {
 
-using Adapter = libddp::backend::Adapter<libddp::mpi::MpiTransport>;
-
-constexpr ddp_backend kBackend = {
-    sizeof(ddp_backend),
-    DDP_BACKEND_ABI_VERSION,
-    0,
-    "mpi",
-    Adapter::create,
-    Adapter::destroy,
-    Adapter::capabilities,
-    Adapter::abort,
-    Adapter::run,
-    nullptr,  // libddp compares signatures with an allgather
-    nullptr,  // buckets are ordinary memory: data goes through MpiBuffers anyway
-    nullptr,
-    nullptr,  // what takes a round trip is no work for the thread that computes
-    nullptr,
-    nullptr,  // destroy() comes right after
-};
+constexpr ddp_backend kBackend = libddp::backend::Adapter<libddp::mpi::MpiTransport>::table("mpi");
 
 }  // namespace
 

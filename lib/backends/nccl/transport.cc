@@ -90,6 +90,10 @@ private:
         void* handle;  // null: not registered
     };
 
+    template <class Operation>
+    void guarded(Operation operation) {
+        failure_.guard(operation, [](const ErrorInfo&) {});
+    }
     void dispatch(const ddp_collective& collective, const Deadline& deadline);
     std::shared_ptr<Communicator> on(int device, const Deadline& deadline);
     std::shared_ptr<Communicator> find(int device);
@@ -117,15 +121,11 @@ std::uint32_t NcclTransport::capabilities() const {
 }
 
 void NcclTransport::run(const ddp_collective& c) {
-    failure_.check();
-    try {
+    guarded([&] {
         if (c.device.kind != DDP_DEVICE_CUDA)
             fail(DDP_ERROR_UNSUPPORTED, "memory of the host is not for the backend nccl");
         dispatch(c, Deadline::after_ms(c.timeout_ms));
-    } catch (...) {
-        failure_.set(caught());  // the first one stands
-    }
-    failure_.check();
+    });
 }
 
 void NcclTransport::dispatch(const ddp_collective& c, const Deadline& deadline) {
@@ -180,13 +180,9 @@ void NcclTransport::check_enqueued() {
         const std::lock_guard lock(mutex_);
         for (const auto& [device, communicator] : communicators_) all.push_back(communicator);
     }
-    failure_.check();
-    try {
+    guarded([&] {
         for (const auto& communicator : all) communicator->check_enqueued();
-    } catch (...) {
-        failure_.set(caught());
-    }
-    failure_.check();
+    });
 }
 
 void NcclTransport::abort() {
@@ -235,36 +231,7 @@ namespace {
 
 using Adapter = backend::Adapter<NcclTransport>;
 
-ddp_status allocate(void* handle, std::size_t bytes, ddp_device device, void** memory, ddp_backend_failure* failure) {
-    return Adapter::guarded(failure, [&] { *memory = Adapter::of(handle).allocate(bytes, device); });
-}
-
-void deallocate(void* handle, void* memory) {
-    ddp_backend_failure ignored{};
-    Adapter::guarded(&ignored, [&] { Adapter::of(handle).deallocate(memory); });
-}
-
-ddp_status check_enqueued(void* handle, ddp_backend_failure* failure) {
-    return Adapter::guarded(failure, [&] { Adapter::of(handle).check_enqueued(); });
-}
-
-constexpr ddp_backend kBackend = {
-    sizeof(ddp_backend),
-    DDP_BACKEND_ABI_VERSION,
-    0,
-    "nccl",
-    Adapter::create,
-    Adapter::destroy,
-    Adapter::capabilities,
-    Adapter::abort,
-    Adapter::run,
-    nullptr,  // libddp compares ranks over the host
-    allocate,
-    deallocate,
-    nullptr,  // nobody waits in run() anyway
-    check_enqueued,
-    nullptr,  // the host's side tells the others
-};
+constexpr ddp_backend kBackend = Adapter::table("nccl");
 
 }  // namespace
 }  // namespace libddp::cuda

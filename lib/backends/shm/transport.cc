@@ -31,7 +31,7 @@ ShmTransport::ShmTransport(const ddp_backend_host& host) {
     OptionReader(host.options, "backend_options of shm").finish();
     if (host.world_size == 1) return;
     require_one_host(host, Deadline::after_ms(host.timeout_ms));
-    team_ = std::make_unique<Team>(host, Team::Options{host.rank, host.world_size, "shm/", kStagingBytes}, failure_);
+    team_ = std::make_unique<Team>(host, TeamOptions{host.rank, host.world_size, "shm/", kStagingBytes}, failure_);
 }
 
 std::uint32_t ShmTransport::capabilities() const {
@@ -39,10 +39,7 @@ std::uint32_t ShmTransport::capabilities() const {
 }
 
 void ShmTransport::run(const ddp_collective& c) {
-    guarded([&] {
-        if (!team_) return backend::run_alone(c);
-        perform(*team_, c);
-    });
+    guarded([&] { team_ ? perform(*team_, c) : backend::run_alone(c); });
 }
 
 bool ShmTransport::ready(const ddp_collective& c, std::int64_t patience_ns) {
@@ -56,41 +53,19 @@ bool ShmTransport::ready(const ddp_collective& c, std::int64_t patience_ns) {
 }
 
 void ShmTransport::abort() {
-    fail_with({DDP_ERROR_ABORTED, "the group was aborted"});
+    failure_.set({DDP_ERROR_ABORTED, "the group was aborted"});
+    if (team_) team_->give_up();
 }
 
 void ShmTransport::leave() {
     if (team_) team_->leave();
 }
 
-void ShmTransport::fail_with(const ErrorInfo& reason) {
-    failure_.set(reason);
-    if (team_) team_->give_up();
-}
-
-void ShmTransport::check_failure() const {
-    if (team_) team_->check_failure();
-    failure_.check();
-}
-
-void* ShmTransport::allocate(std::size_t bytes) {
-    return team_ ? team_->arena().allocate(bytes) : nullptr;
-}
-
-void ShmTransport::deallocate(void* memory) {
-    team_->arena().deallocate(memory);
-}
-
 template <class Operation>
 void ShmTransport::guarded(Operation operation) {
-    check_failure();
-    try {
-        operation();
-    } catch (...) {
-        fail_with(caught());
-    }
-    // Also an abort after the last byte: it promised that this call fails.
-    check_failure();
+    failure_.guard(operation, [this](const ErrorInfo&) {
+        if (team_) team_->give_up();
+    });
 }
 
 }  // namespace libddp::shm
@@ -98,39 +73,7 @@ void ShmTransport::guarded(Operation operation) {
 namespace libddp {
 namespace {
 
-using Adapter = backend::Adapter<shm::ShmTransport>;
-
-ddp_status allocate(void* handle, std::size_t bytes, ddp_device, void** memory, ddp_backend_failure* failure) {
-    return Adapter::guarded(failure, [&] { *memory = Adapter::of(handle).allocate(bytes); });
-}
-
-void deallocate(void* handle, void* memory) {
-    ddp_backend_failure ignored{};
-    Adapter::guarded(&ignored, [&] { Adapter::of(handle).deallocate(memory); });
-}
-
-ddp_status ready(void* handle, const ddp_collective* collective, std::int64_t patience_ns, std::int32_t* all_here,
-                 ddp_backend_failure* failure) {
-    return Adapter::guarded(failure, [&] { *all_here = Adapter::of(handle).ready(*collective, patience_ns); });
-}
-
-constexpr ddp_backend kBackend = {
-    sizeof(ddp_backend),
-    DDP_BACKEND_ABI_VERSION,
-    0,
-    "shm",
-    Adapter::create,
-    Adapter::destroy,
-    Adapter::capabilities,
-    Adapter::abort,
-    Adapter::run,
-    nullptr,  // run() compares
-    allocate,
-    deallocate,
-    ready,
-    nullptr,
-    Adapter::leave,
-};
+constexpr ddp_backend kBackend = backend::Adapter<shm::ShmTransport>::table("shm");
 
 }  // namespace
 

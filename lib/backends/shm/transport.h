@@ -19,14 +19,12 @@ public:
     bool ready(const ddp_collective& c, std::int64_t patience_ns);
     void abort();  // any thread
     void leave();
-    void* allocate(std::size_t bytes);
-    void deallocate(void* memory);
+    void* allocate(std::size_t bytes, ddp_device) { return team_ ? team_->arena().allocate(bytes) : nullptr; }
+    void deallocate(void* memory) { team_->arena().deallocate(memory); }
 
 private:
     template <class Operation>
     void guarded(Operation operation);
-    void fail_with(const ErrorInfo& reason);
-    void check_failure() const;
 
     backend::Failure failure_;
     std::unique_ptr<Team> team_;  // null in a world of one

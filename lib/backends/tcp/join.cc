@@ -1,9 +1,7 @@
 #include "backends/tcp/join.h"
 
-#include <fcntl.h>
 #include <poll.h>
 #include <sys/eventfd.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,13 +10,13 @@
 #include <optional>
 #include <set>
 #include <string>
-#include <system_error>
 
 #include "backends/common/keys.h"
 #include "backends/tcp/directory.h"
 #include "util/error.h"
 #include "util/random.h"
 #include "util/text.h"
+#include "wire/dial.h"
 #include "wire/sockets.h"
 
 namespace libddp::tcp {
@@ -27,15 +25,8 @@ namespace {
 using Clock = Deadline::Clock;
 using std::chrono::milliseconds;
 
-constexpr milliseconds kFirstPause{20}, kLongestPause{500};
-// A peer that is stopped, or a packet that was lost: another attempt begins, and one of the two gets through.
-constexpr milliseconds kAttempt{10'000};
 // How often the program and the group are asked whether to go on.
 constexpr milliseconds kAskProgram{50}, kAskGroup{200};
-
-std::string reason(int error) {
-    return std::generic_category().message(error);
-}
 
 std::string identity_prefix(const std::string& group, int to) {
     return str(group, ":", to, ":");
@@ -123,18 +114,14 @@ public:
     // Goes on as far as it can.
     void advance() {
         try {
-            if (!handshake_ && !connecting_) {
-                if (Clock::now() < next_) return;
-                begin();
+            if (!attempt_) {
+                if (Clock::now() < next_look_) return;
+                attempt_ = std::make_unique<wire::Dial>(address_, identity_, key_, protection_);
+                next_look_ = Clock::now() + wire::Dial::kLongest;
             }
-            if (connecting_ && !connected()) return give_up_if_late();
-            if (!handshake_) handshake_ = wire::Handshake::client(std::move(connecting_), identity_, key_, protection_);
-            wants_ = handshake_->advance();
-            if (wants_ == wire::Handshake::Wants::kNothing) {
-                channel = handshake_->take_channel();
-                return;
-            }
-            give_up_if_late();
+            channel = attempt_->advance();
+            if (!channel && Clock::now() >= next_look_)
+                try_again(attempt_->accepted() ? "it does not answer" : "no answer");
         } catch (const Error& error) {
             if (error.info().code == DDP_ERROR_LIMIT || error.info().code == DDP_ERROR_OUT_OF_MEMORY) throw;
             try_again(error.what());
@@ -142,57 +129,24 @@ public:
     }
 
     // The event to wait for; fd -1: nothing.
-    pollfd waits_for() const {
-        if (channel) return {-1, 0, 0};
-        if (connecting_) return {connecting_.get(), POLLOUT, 0};
-        if (!handshake_) return {-1, 0, 0};
-        return {handshake_->fd(), static_cast<short>(wants_ == wire::Handshake::Wants::kRead ? POLLIN : POLLOUT), 0};
-    }
-    // When to look although nothing happened.
-    Clock::time_point next_look() const { return handshake_ || connecting_ ? began_ + kAttempt : next_; }
+    pollfd waits_for() const { return attempt_ && !channel ? attempt_->waits_for() : pollfd{-1, 0, 0}; }
+    // When to look although nothing happened: the attempt takes too long, or the next one begins.
+    Clock::time_point next_look() const { return next_look_; }
 
 private:
-    void begin() {
-        began_ = Clock::now();
-        const int type = SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC;
-        connecting_.reset(socket(address_.storage.ss_family, type, 0));
-        if (!connecting_) cannot_start("a connection of backend tcp", errno);
-        tune_socket(connecting_.get());
-        if (connect(connecting_.get(), address_.get(), address_.size) != 0 && errno != EINPROGRESS && errno != EINTR)
-            fail(DDP_ERROR_UNAVAILABLE, reason(errno));
-    }
-
-    bool connected() {
-        pollfd entry{connecting_.get(), POLLOUT, 0};
-        if (poll(&entry, 1, 0) == 0) return false;
-        int error = 0;
-        socklen_t size = sizeof error;
-        getsockopt(connecting_.get(), SOL_SOCKET, SO_ERROR, &error, &size);
-        if (error != 0) fail(DDP_ERROR_UNAVAILABLE, reason(error));
-        return true;
-    }
-
-    void give_up_if_late() {
-        if (Clock::now() - began_ > kAttempt) try_again(handshake_ ? "it does not answer" : "no answer");
-    }
-
     void try_again(const std::string& why) {
         last_reason_ = why;
-        handshake_.reset();
-        connecting_.reset();
-        next_ = Clock::now() + pause_;
-        pause_ = std::min(2 * pause_, kLongestPause);
+        attempt_.reset();
+        next_look_ = Clock::now() + pauses_.next();
     }
 
     const std::string identity_;
     const wire::Key key_;
     const SocketAddress address_;
     const wire::Protection protection_;
-    Descriptor connecting_;
-    std::unique_ptr<wire::Handshake> handshake_;
-    wire::Handshake::Wants wants_ = wire::Handshake::Wants::kRead;
-    Clock::time_point began_{}, next_{};
-    milliseconds pause_ = kFirstPause;
+    std::unique_ptr<wire::Dial> attempt_;  // null: a pause
+    Clock::time_point next_look_{};
+    wire::Pauses pauses_;
     std::string last_reason_ = "it was not tried";
 };
 
@@ -238,7 +192,7 @@ public:
             if (host_.interrupted && host_.interrupted(host_.handle) != 0)
                 fail(DDP_ERROR_INTERRUPTED, "connecting with the other ranks was interrupted");
             if (Clock::now() < next_question) continue;
-            ask_group();
+            backend::Keys(host_).check_group();
             next_question = Clock::now() + kAskGroup;
         }
     }
@@ -296,16 +250,6 @@ private:
         poll(entries.data(), entries.size(), static_cast<int>(std::max<std::int64_t>(0, left)));
         std::uint64_t count;
         [[maybe_unused]] const auto ignored = read(wake_.get(), &count, sizeof count);
-    }
-
-    // Throws if the group has broken meanwhile.
-    void ask_group() const {
-        try {
-            backend::Keys(host_, "tcp/").get("none", Deadline::after_ms(1));  // nobody sets this key
-        } catch (const Error& error) {
-            // The group may be broken by a timeout, too, and that error names a rank.
-            if (error.info().code != DDP_ERROR_TIMEOUT || error.info().rank >= 0) throw;
-        }
     }
 
     [[noreturn]] void report_missing() {

@@ -177,7 +177,7 @@ void Lane::take_data(std::size_t count) {
 
 void Lane::forget() {
     expected_.clear();
-    cut_ = !outgoing_.empty() && outgoing_.front().sent > 0;
+    cut_ = cut_ || (!outgoing_.empty() && outgoing_.front().sent > 0);
     outgoing_.clear();
 }
 

@@ -76,19 +76,12 @@ void TcpTransport::abort() {
 
 template <class Operation>
 void TcpTransport::guarded(Operation operation) {
-    failure_.check();
-    try {
-        operation();
-    } catch (...) {
-        const ErrorInfo info = failure_.set(caught());
+    failure_.guard(operation, [this](const ErrorInfo& info) {
         // After a mismatch every rank finds it out for itself, from messages that closing might destroy. All other failures are passed
         // on by closing. Either way nothing of this operation touches its memory any more.
         if (mesh_) mesh_->forget();
         if (mesh_ && info.code != DDP_ERROR_MISMATCH) mesh_->shut_down();
-        throw Error(info);
-    }
-    // An abort during a world of one, or after the last byte: it promised that this call fails.
-    failure_.check();
+    });
 }
 
 }  // namespace libddp::tcp
@@ -96,33 +89,8 @@ void TcpTransport::guarded(Operation operation) {
 namespace libddp {
 namespace {
 
-using Adapter = backend::Adapter<tcp::TcpTransport>;
-
-ddp_status match(void* handle, const void* mine, void* theirs, std::size_t size, std::int64_t timeout_ms,
-                 std::int32_t* rank, ddp_backend_failure* failure) {
-    const ddp_status status =
-        Adapter::guarded(failure, [&] { Adapter::of(handle).match(mine, theirs, size, timeout_ms); });
-    if (status == DDP_ERROR_MISMATCH) *rank = failure->rank;
-    return status;
-}
-
-constexpr ddp_backend kBackend = {
-    sizeof(ddp_backend),
-    DDP_BACKEND_ABI_VERSION,
-    0,
-    "tcp",
-    Adapter::create,
-    Adapter::destroy,
-    Adapter::capabilities,
-    Adapter::abort,
-    Adapter::run,
-    match,    // for rails: run() compares
-    nullptr,  // buckets are ordinary memory: the kernel copies them into sockets from anywhere
-    nullptr,
-    nullptr,  // what takes a round trip is no work for the thread that computes
-    nullptr,
-    nullptr,  // destroy() comes right after
-};
+// match() is for rails: run() compares.
+constexpr ddp_backend kBackend = backend::Adapter<tcp::TcpTransport>::table("tcp");
 
 }  // namespace
 

@@ -338,7 +338,7 @@ TEST(SharedMemory, StaysThroughTheCollectiveInWhichItIsFreed) {
     std::unique_ptr<shm::Team> teams[kWorld];
     const auto join = [&](int rank) {
         ranks[rank] = std::make_unique<testing_backend::Rank>(store, rank, kWorld, "", 20'000, 0, shm_backend());
-        const shm::Team::Options options{rank, kWorld, "team/", shm::page_size()};
+        const shm::TeamOptions options{rank, kWorld, "team/", shm::page_size()};
         teams[rank] = std::make_unique<shm::Team>(ranks[rank]->host(), options, none);
     };
     std::thread other(join, 1);

@@ -1,4 +1,4 @@
-#include "wire/channel.h"
+#include "wire/channels.h"
 
 #include <sys/socket.h>
 
@@ -10,7 +10,6 @@
 #include <utility>
 
 #include "util/error.h"
-#include "wire/channels.h"
 #include "wire/parts.h"
 
 namespace libddp::wire {
