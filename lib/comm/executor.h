@@ -47,7 +47,7 @@ public:
     Continuation pop();
     std::deque<Continuation> take_all();
     const std::atomic<std::int64_t>& count() const { return count_; }
-    // Those of siblings count together. Null: this executor has none.
+    // Callbacks of siblings count together. Null: this executor has no siblings.
     void count_with(std::shared_ptr<SiblingExecutors> siblings);
     const std::shared_ptr<SiblingExecutors>& siblings() const { return siblings_; }
     // Threads that wait for a sibling should look again.

@@ -32,7 +32,7 @@ public:
     ddp_group& link_of(const ddp_bucket& bucket) const {
         return *links_[static_cast<std::size_t>(bucket.index) % group_->link_count()];
     }
-    // Of operations of the context, with the hook.
+    // The facts of an operation of the context, with the hook.
     OpFacts facts(Purpose purpose) const;
     // It is about to be given so many bytes of gradients. Returns where to count what it gives to collectives.
     const std::shared_ptr<Traffic>& given(std::uint64_t bytes) {
