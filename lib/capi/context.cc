@@ -196,14 +196,14 @@ Param libddp::read_param(const ddp_param_desc* desc, std::uint32_t flags) {
     param.device = d.device;
     param.data = d.data;
     const bool in_place = (d.flags & DDP_PARAM_IN_PLACE) != 0;
-    (in_place ? param.place : param.grad) = d.grad;
+    (in_place ? param.in_place.memory : param.grad) = d.grad;
     param.uses = d.uses > 1 ? static_cast<std::int32_t>(d.uses) : 1;
     param.ignored = (d.flags & DDP_PARAM_IGNORED) != 0;
     param.delayed = (d.flags & DDP_PARAM_DELAYED) != 0;
     param.sparse = (d.flags & DDP_PARAM_SPARSE) != 0;
     param.factored = (d.flags & DDP_PARAM_FACTORED) != 0;
-    param.in_place = in_place;
-    param.shared = in_place && is_of_mem_alloc(d.grad);
+    param.in_place.asked = in_place;
+    param.in_place.shared = in_place && is_of_mem_alloc(d.grad);
     return param;
 }
 

@@ -37,7 +37,7 @@ std::vector<Param> slices_of(const Param& whole) {
         slice.shape.erase(slice.shape.begin());
         slice.data = part(whole.data, i * bytes);
         slice.grad = part(whole.grad, i * bytes);
-        slice.place = part(whole.place, i * bytes);
+        slice.in_place.memory = part(whole.in_place.memory, i * bytes);
     }
     return slices;
 }

@@ -1,7 +1,6 @@
 #include "core/arrivals.h"
 
 #include <algorithm>
-#include <optional>
 
 #include "core/number_check.h"
 #include "core/step_check.h"
@@ -33,17 +32,29 @@ Phase Arrivals::begin(Phase phase) {
     return phase;
 }
 
-// The step that this gradient belongs to: kFilling or kFillingLocal. Nothing: the gradient is none of the library's business. A
-// gradient that must not come throws, and begins no step. check: throws for mistakes in the gradient itself.
-template <class Check>
-std::optional<Phase> Arrivals::enter(std::int32_t param, const ParamState& s, Check check) {
-    const Phase phase = look();
+// A gradient comes: counts it, and puts it in place if the step needs no more of it. One that must not come throws, and begins no
+// step. check: throws for mistakes in the gradient itself. give: takes it; the last gradient of a bucket records events for all, so it
+// is given before it is counted.
+template <class Check, class Give>
+void Arrivals::announce(std::int32_t param, ParamState& s, Check check, Give give) {
+    const Phase found = look();
     if (s.now.role != Role::kExpected) [[unlikely]] {
         if (s.now.role != Role::kIgnored) refuse(param, s, 0);
-        return std::nullopt;
+        return;
     }
     check();
-    return begin(phase);
+    const Phase phase = begin(found);
+    give(phase);
+    const std::int32_t before = s.now.calls.fetch_add(1, std::memory_order_acq_rel);
+    if (before >= s.uses) refuse(param, s, before);
+    if (before + 1 == s.uses) note_announced(param);
+    if (phase == Phase::kFillingLocal) {
+        s.waits_for_sync.store(true, std::memory_order_relaxed);
+        return;
+    }
+    if (before + 1 < s.uses) return;
+    put_in_place(param, s);
+    parts_.group->run_callbacks();
 }
 
 void Arrivals::require_filling(Phase phase) const {
@@ -56,51 +67,54 @@ void Arrivals::require_filling(Phase phase) const {
 LIBDDP_HOT_PATH void Arrivals::grad_ready(std::int32_t param) {
     if (param < 0 || param >= count_) parts_.model.table.require(param);
     ParamState& s = states_[param];
-    std::optional<NoCancellation> uncancelled;  // a device may make its callers wait
-    if (s.streams) uncancelled.emplace();
-    parts_.gradients.at(s, [&](auto& side) { announce(side, param, s, side.caller(s)); });
+    if (s.streams) [[unlikely]] {
+        const NoCancellation uncancelled;  // a device may make its callers wait
+        return grad_ready_on(param, s.streams->caller());
+    }
+    announce(
+        param, s, [&] { refuse_dense(param, s); }, [&](Phase) { take_dense(param, s); });
 }
 
+// stream: what the program works on.
 void Arrivals::grad_ready_on(std::int32_t param, void* stream) {
     parts_.model.table.require(param);
     ParamState& s = states_[param];
     if (!s.streams) return in_call("ddp_grad_ready", [&] { grad_ready(param); });  // the CPU has no streams
-    announce(parts_.gradients.on_devices(), param, s, stream);
+    announce(
+        param, s,
+        [&] {
+            refuse_dense(param, s);
+            s.streams->stream()->refuse_capture(stream);
+        },
+        [&](Phase phase) {
+            take_dense(param, s);
+            parts_.gradients.on_devices().come(s, stream, phase == Phase::kFillingLocal);
+        });
 }
 
-// from: the stream that the program works on, for gradients on a device.
-template <class Side>
-void Arrivals::announce(Side& side, std::int32_t param, ParamState& s, void* from) {
-    const auto phase = enter(param, s, [&] {
-        refuse_dense(param, s);
-        side.refuse_capture(s, from);
-    });
-    if (!phase) return;
+void Arrivals::take_dense(std::int32_t param, ParamState& s) {
     if (s.factored && s.now.calls.load(std::memory_order_acquire) < s.uses) parts_.gradients.factors().add_whole(param);
     s.given.store(false, std::memory_order_relaxed);
-    // Noted before it is counted: the last gradient of a bucket records events for all.
-    side.come(s, from, *phase == Phase::kFillingLocal);
-    take(param, s, *phase);
 }
 
 void Arrivals::put(std::int32_t param, const void* gradient, bool add) {
     parts_.model.table.require(param);
     ParamState& s = states_[param];
-    const auto phase = enter(param, s, [&] {
+    const auto check = [&] {
         refuse_dense(param, s);
         parts_.gradients.at(s, [&](auto& side) { side.require_copyable(param, s, gradient, add); });
+    };
+    announce(param, s, check, [&](Phase) {
+        const std::int32_t calls = s.now.calls.load(std::memory_order_acquire);
+        if (calls >= s.uses) refuse(param, s, calls);  // its bucket may be on its way
+        FactorGradients& factors = parts_.gradients.factors();
+        const bool begun =
+            s.factored ? factors.whole(param) : calls > 0 || s.waits_for_sync.load(std::memory_order_relaxed);
+        s.given.store(true, std::memory_order_relaxed);
+        parts_.gradients.on_host().copy_given(s, gradient, add && begun);
+        if (s.factored && !add) factors.discard(param);
+        if (s.factored) factors.add_whole(param);
     });
-    if (!phase) return;
-    const std::int32_t calls = s.now.calls.load(std::memory_order_acquire);
-    if (calls >= s.uses) refuse(param, s, calls);  // its bucket may be on its way
-    FactorGradients& factors = parts_.gradients.factors();
-    const bool begun =
-        s.factored ? factors.whole(param) : calls > 0 || s.waits_for_sync.load(std::memory_order_relaxed);
-    s.given.store(true, std::memory_order_relaxed);
-    parts_.gradients.on_host().copy_given(s, gradient, add && begun);
-    if (s.factored && !add) factors.discard(param);
-    if (s.factored) factors.add_whole(param);
-    take(param, s, *phase);
 }
 
 void Arrivals::refuse_dense(std::int32_t param, const ParamState& s) const {
@@ -115,10 +129,11 @@ void Arrivals::grad_ready_sparse(std::int32_t param, const std::int64_t* indices
     if (!s.sparse)
         fail_call(DDP_ERROR_INVALID_ARGUMENT, "'", name(param), "' was not registered with DDP_PARAM_SPARSE");
     SparseGradients& rows = parts_.gradients.rows();
-    const auto phase = enter(param, s, [&] { rows.require_rows(param, indices, count); });
-    if (!phase) return;
-    if (s.now.calls.load(std::memory_order_acquire) == 0) rows.add(param, indices, values, count);
-    take(param, s, *phase);
+    announce(
+        param, s, [&] { rows.require_rows(param, indices, count); },
+        [&](Phase) {
+            if (s.now.calls.load(std::memory_order_acquire) == 0) rows.add(param, indices, values, count);
+        });
 }
 
 void Arrivals::grad_ready_factors(std::int32_t param, const void* left, const void* right, std::size_t rows) {
@@ -127,23 +142,11 @@ void Arrivals::grad_ready_factors(std::int32_t param, const void* left, const vo
     if (!s.factored)
         fail_call(DDP_ERROR_INVALID_ARGUMENT, "'", name(param), "' was not registered with DDP_PARAM_FACTORED");
     FactorGradients& factors = parts_.gradients.factors();
-    const auto phase = enter(param, s, [&] { factors.require_rows(param, rows); });
-    if (!phase) return;
-    if (s.now.calls.load(std::memory_order_acquire) < s.uses) factors.add(param, left, right, rows);
-    take(param, s, *phase);
-}
-
-LIBDDP_HOT_PATH void Arrivals::take(std::int32_t param, ParamState& s, Phase phase) {
-    const std::int32_t before = s.now.calls.fetch_add(1, std::memory_order_acq_rel);
-    if (before >= s.uses) refuse(param, s, before);
-    if (before + 1 == s.uses) note_announced(param);
-    if (phase == Phase::kFillingLocal) {
-        s.waits_for_sync.store(true, std::memory_order_relaxed);
-        return;
-    }
-    if (before + 1 < s.uses) return;
-    put_in_place(param, s);
-    parts_.group->run_callbacks();
+    announce(
+        param, s, [&] { factors.require_rows(param, rows); },
+        [&](Phase) {
+            if (s.now.calls.load(std::memory_order_acquire) < s.uses) factors.add(param, left, right, rows);
+        });
 }
 
 void Arrivals::refuse(std::int32_t param, const ParamState& s, std::int32_t calls) const {

@@ -6,7 +6,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <vector>
 
 #include "core/reducer_parts.h"
@@ -35,17 +34,15 @@ public:
     void close();
 
 private:
-    template <class Side>
-    void announce(Side& side, std::int32_t param, ParamState& s, void* from);
-    template <class Check>
-    std::optional<Phase> enter(std::int32_t param, const ParamState& s, Check check);
+    template <class Check, class Give>
+    void announce(std::int32_t param, ParamState& s, Check check, Give give);
+    void take_dense(std::int32_t param, ParamState& s);
     Phase look() const;
     Phase begin(Phase phase);
     void require_filling(Phase phase) const;
     void require_unannounced(std::int32_t param, std::int32_t calls) const;
     void refuse_dense(std::int32_t param, const ParamState& s) const;
     void mark_unused(std::int32_t param);
-    void take(std::int32_t param, ParamState& s, Phase phase);
     void note_announced(std::int32_t param) {
         if (announced_) announced_[param] = static_cast<record::AnnouncedStep>(parts_.totals.steps + 1);
     }

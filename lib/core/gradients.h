@@ -36,7 +36,6 @@ public:
 
     // The CPU has no streams, and what is announced is complete.
     static void* caller(const Gradient&) { return nullptr; }
-    static void refuse_capture(const Gradient&, void*) {}
     static void come(const Gradient&, void*, bool) {}
 
     // Throws unless what is given to ddp_put lies elsewhere, or is what is there already.
@@ -46,10 +45,11 @@ public:
     // Brings a gradient into its bucket, times `scale`.
     void fill(std::int32_t, const Gradient& gradient, double scale) {
         if (scale == 0) return clear(gradient);  // not 0 * infinity
-        if (!gradient.grad && scale == 1) return;
-        // A view is still in this core's cache.
-        const void* const source = gradient.grad ? gradient.grad : gradient.place;
-        cpu::scale_copy(gradient.place, source, gradient.count, gradient.dtype, scale);
+        if (scale != 1)                          // a view is still in this core's cache
+            cpu::scale_copy(gradient.place, gradient.grad ? gradient.grad : gradient.place, gradient.count,
+                            gradient.dtype, scale);
+        else if (gradient.grad && gradient.bytes > 0)
+            std::memmove(gradient.place, gradient.grad, gradient.bytes);
         if (gradient.grad) count_copied(gradient);
     }
     // fill(), and the first element that is not finite; their number if all are. Behind it the bucket is unspecified.
@@ -83,10 +83,10 @@ public:
         void* const target = gradient.grad ? gradient.grad : tensor.gradient;
         if (bucket.result)
             convert_result(bucket, tensor, target);
-        else if (target != tensor.gradient)
-            cpu::scale_copy(target, tensor.gradient, gradient.count, bucket.dtype, 1);
-        else
+        else if (target == tensor.gradient)
             return;  // it is there
+        else if (gradient.bytes > 0)
+            std::memmove(target, tensor.gradient, gradient.bytes);
         count_copied(gradient);
     }
     // A view becomes again what it was.
@@ -127,9 +127,6 @@ public:
 
     // The program's stream for calls that name none.
     static void* caller(const Gradient& gradient) { return gradient.streams->caller(); }
-    static void refuse_capture(const Gradient& gradient, void* stream) {
-        gradient.streams->stream()->refuse_capture(stream);
-    }
     // A gradient will be complete when the stream comes to this point. later: a later step reduces it. Any thread.
     void come(const Gradient& gradient, void* stream, bool later);
 

@@ -30,7 +30,7 @@ Layout::Layout(Group& group, const Model& model, BucketPlan plan)
         const StreamPtr stream = model_.streams.stream(bucket.device);
         const auto link = group.link(b);
         if (bucket.in_place)
-            memory_.push_back(unowned(model_.table[bucket.params.front()].place));
+            memory_.push_back(unowned(model_.table[bucket.params.front()].in_place.memory));
         else
             memory_.push_back(link->allocate(bucket.bytes, stream));
         for (std::size_t i = 0; i < bucket.params.size(); ++i) {
@@ -76,7 +76,7 @@ Gradient Layout::gradient(std::int32_t param) const {
 
 std::byte* Layout::view(std::int32_t param) const {
     const Param& p = model_.table[param];
-    if (p.in_place && p.grad) return static_cast<std::byte*>(p.grad);  // a check copies from there
+    if (p.in_place.asked && p.grad) return static_cast<std::byte*>(p.grad);  // a check copies from there
     return at(param).checked ? at(param).checked : at(param).place;
 }
 

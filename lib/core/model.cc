@@ -52,7 +52,7 @@ std::string ContextOptions::text() const {
 }
 
 void Model::copy_if_checked(Param& param) const {
-    if (options.reducer.check && param.place) param.grad = std::exchange(param.place, nullptr);
+    if (options.reducer.check && param.in_place.memory) param.grad = std::exchange(param.in_place.memory, nullptr);
 }
 
 void Model::check() const {

@@ -41,8 +41,8 @@ std::int32_t ParamTable::add_param(Param param) {
     if (param.factored) check_factored(param);
     if (params_.size() >= std::numeric_limits<std::int32_t>::max())
         fail(DDP_ERROR_LIMIT, "a context holds at most ", std::numeric_limits<std::int32_t>::max(), " parameters");
-    if (param.in_place) check_in_place(param);
-    const void* const gradient = param.grad ? param.grad : param.place;
+    if (param.in_place.asked) check_in_place(param);
+    const void* const gradient = param.grad ? param.grad : param.in_place.memory;
     if (gradient && param.bytes > 0 && !param.ignored) check_overlap(param, gradient, "grad");
     by_name_[param.name] = size();
     params_.push_back(std::move(param));
@@ -101,7 +101,8 @@ void ParamTable::check(Param& p, const char* kind) const {
         p.count *= p.shape[i];
     }
     p.bytes = static_cast<std::size_t>(p.count) * item;
-    for (auto [memory, field] : {std::pair{p.data, "data"}, std::pair{p.grad, "grad"}, std::pair{p.place, "grad"}})
+    for (auto [memory, field] :
+         {std::pair{p.data, "data"}, std::pair{p.grad, "grad"}, std::pair{p.in_place.memory, "grad"}})
         if (reinterpret_cast<std::uintptr_t>(memory) % (item < 8 ? item : 8) != 0)
             fail(DDP_ERROR_INVALID_ARGUMENT, kind, " '", p.name, "': ", field, " is not aligned to its element (",
                  dtype_name(p.dtype), ")");
@@ -115,7 +116,8 @@ void ParamTable::check_device(const Param& p, const char* kind) const {
              "': flags: DDP_PARAM_SPARSE and DDP_PARAM_FACTORED are for "
              "memory of the CPU, and this is on ",
              device_name(p.device));
-    for (auto [memory, field] : {std::pair{p.data, "data"}, std::pair{p.grad, "grad"}, std::pair{p.place, "grad"}}) {
+    for (auto [memory, field] :
+         {std::pair{p.data, "data"}, std::pair{p.grad, "grad"}, std::pair{p.in_place.memory, "grad"}}) {
         if (!memory) continue;
         const ddp_device where = device_of(memory);
         if (!same_device(where, p.device))
@@ -140,10 +142,10 @@ void ParamTable::check_in_place(Param& p) const {
     if (p.alone())
         fail(DDP_ERROR_INVALID_ARGUMENT, "parameter '", p.name, "': flags: DDP_PARAM_IN_PLACE and DDP_PARAM_",
              p.sparse ? "SPARSE" : "FACTORED", " exclude each other");
-    if (p.bytes > 0 && !p.place && !p.grad)
+    if (p.bytes > 0 && !p.in_place.memory && !p.grad)
         fail(DDP_ERROR_INVALID_ARGUMENT, "parameter '", p.name,
              "': grad is NULL; with DDP_PARAM_IN_PLACE it says where the gradient lies");
-    if (p.bytes == 0) p.place = nullptr;
+    if (p.bytes == 0) p.in_place.memory = nullptr;
 }
 
 void ParamTable::check_overlap(const Param& p, const void* memory, const char* what) {
@@ -170,7 +172,7 @@ std::vector<std::int32_t> ParamTable::neighbours() const {
         const Range& before = std::prev(next)->second;
         const Param& p = (*this)[next->second.owner];
         const Param& other = (*this)[before.owner];
-        if (p.place && other.place && before.end == next->first && p.dtype == other.dtype &&
+        if (p.in_place.memory && other.in_place.memory && before.end == next->first && p.dtype == other.dtype &&
             same_device(p.device, other.device))
             result[static_cast<std::size_t>(next->second.owner)] = before.owner;
     }
@@ -178,11 +180,11 @@ std::vector<std::int32_t> ParamTable::neighbours() const {
 }
 
 void ParamTable::set_follows(const std::vector<std::int32_t>& follows) {
-    for (std::size_t i = 0; i < params_.size(); ++i) params_[i].follows = follows[i];
+    for (std::size_t i = 0; i < params_.size(); ++i) params_[i].in_place.follows = follows[i];
 }
 
 bool ParamTable::any_in_place() const {
-    return std::any_of(params_.begin(), params_.end(), [](const Param& p) { return p.in_place; });
+    return std::any_of(params_.begin(), params_.end(), [](const Param& p) { return p.in_place.asked; });
 }
 
 std::vector<std::string> ParamTable::lines() const {
@@ -193,7 +195,7 @@ std::vector<std::string> ParamTable::lines() const {
             result.push_back(str(kind, " ", i, " '", p.name, "' ", dtype_name(p.dtype), shape_text(p.shape),
                                  p.data ? "" : " without data", p.ignored ? " ignored" : "",
                                  p.delayed ? " delayed" : "", p.sparse ? " sparse" : "", p.factored ? " factored" : "",
-                                 p.in_place ? " in place" : "", is_cpu(p.device) ? "" : " on a device",
+                                 p.in_place.asked ? " in place" : "", is_cpu(p.device) ? "" : " on a device",
                                  p.uses > 1 ? str(" announced ", p.uses, " times") : ""));
         }
     };

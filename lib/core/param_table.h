@@ -11,6 +11,14 @@
 
 namespace libddp {
 
+// What DDP_PARAM_IN_PLACE says about a parameter.
+struct InPlace {
+    bool asked = false;         // a check, or a gradient without elements, does without
+    bool shared = false;        // ranks of other processes may reach the memory
+    void* memory = nullptr;     // the program's, where the gradient lives: a part of its bucket
+    std::int32_t follows = -1;  // the parameter whose gradient ends where this one begins, on every rank
+};
+
 struct Param {
     std::string name;
     std::vector<std::int64_t> shape;
@@ -18,7 +26,6 @@ struct Param {
     ddp_device device{DDP_DEVICE_CPU, 0};
     void* data = nullptr;
     void* grad = nullptr;    // null: the gradient lives in its bucket
-    void* place = nullptr;   // in place: the program's memory where it lives, a part of its bucket
     std::int64_t count = 0;  // elements
     std::size_t bytes = 0;
     std::int32_t uses = 1;  // announcements a step
@@ -26,9 +33,7 @@ struct Param {
     bool delayed = false;
     bool sparse = false;
     bool factored = false;
-    bool in_place = false;      // asked for; a check, or a gradient without elements, does without
-    bool shared = false;        // in place: ranks of other processes may reach the memory
-    std::int32_t follows = -1;  // in place: the one whose gradient ends where this gradient begins, on every rank
+    InPlace in_place;
 
     // Its gradient travels in a way of its own, and so in a bucket of its own.
     bool alone() const { return sparse || factored; }

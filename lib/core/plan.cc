@@ -205,7 +205,7 @@ void check_bucket(const std::vector<std::int32_t>& bucket, std::size_t index, co
     const Param& first = table[bucket.front()];
     for (std::size_t i = 0; i < bucket.size(); ++i) {
         const Param& p = table[bucket[i]];
-        if (i > 0 && (p.place || first.place) && p.follows != bucket[i - 1])
+        if (i > 0 && (p.in_place.memory || first.in_place.memory) && p.in_place.follows != bucket[i - 1])
             fail_call(DDP_ERROR_INVALID_ARGUMENT, "bucket ", index, " of the plan holds '", table[bucket[i - 1]].name,
                       "' and '", p.name,
                       "'; a bucket that is reduced in place holds gradients that follow each other in memory, on every "

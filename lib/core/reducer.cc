@@ -235,8 +235,9 @@ void Reducer::leave_group(Group& next) {
         why = "a reduction of the old group has not ended";
     } else if (parts_.group->broken() && parts_.group->shares_memory()) {
         const auto& params = parts_.model.table.params();
-        const auto shared = std::find_if(params.begin(), params.end(),
-                                         [](const Param& p) { return p.place && p.shared && !p.ignored; });
+        const auto shared = std::find_if(params.begin(), params.end(), [](const Param& p) {
+            return p.in_place.memory && p.in_place.shared && !p.ignored;
+        });
         if (shared != params.end())
             why = str("a rank of the old group may have stopped in the middle of a reduction, and go on later; '",
                       shared->name, "' lies in memory of ddp_mem_alloc");

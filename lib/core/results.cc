@@ -167,6 +167,7 @@ void Results::finish_bucket(const ddp_bucket& bucket) {
     const auto index = static_cast<std::size_t>(bucket.index);
     const auto& planned = parts_.layout->plan().buckets[index];
     const Step& step = *parts_.step;
+    const bool keeps_unused = parts_.model.options.reducer.keep_local_unused;
     if (step.has_results())
         for (const auto& observer : parts_.observers.all) observer->on_bucket(parts_, bucket);
     if (planned.alone)
@@ -174,24 +175,18 @@ void Results::finish_bucket(const ddp_bucket& bucket) {
     else if (parts_.queue.sent(index))
         parts_.totals.sent_bytes += planned.content;
     if (step.skipped) return drop(bucket);
-    if (step.discarded())
-        clear_results(bucket);
-    else if (step.has_results())
-        give_results(bucket);
-    parts_.gradients.at(bucket, [&bucket](auto& side) { side.deliver(bucket); });
-    if (callback_.fn) report(bucket);
-}
-
-// A gradient that this rank used gets the result. A gradient that it did not use depends on the others.
-void Results::give_results(const ddp_bucket& bucket) {
-    const bool keeps_unused = parts_.model.options.reducer.keep_local_unused;
+    if (step.discarded()) clear_results(bucket);
     for (const auto& tensor : bucket.tensors) {
+        if (!step.has_results()) break;
+        // A gradient that this rank used gets the result. A gradient that it did not use depends on the others.
         const Role role = parts_.gradients[tensor.param].now.role;
         if (waits_for_answer(tensor.param))
             parts_.observers.unused->postpone(tensor);
         else
             settle(bucket, tensor, role == Role::kExpected || (role == Role::kAbsentHere && !keeps_unused));
     }
+    parts_.gradients.at(bucket, [&bucket](auto& side) { side.deliver(bucket); });
+    if (callback_.fn) report(bucket);
 }
 
 void Results::clear_results(const ddp_bucket& bucket) {
@@ -220,7 +215,7 @@ void Results::drop(const ddp_bucket& bucket) {
 // Zeros for what was reduced where the program sees it. Others have put infinities there, perhaps.
 void Results::clear(const ddp_bucket& bucket, const ParamState& s, std::int32_t param) {
     const Param& p = parts_.model.table[param];
-    const bool seen = !s.sparse && (!p.grad || p.in_place);
+    const bool seen = !s.sparse && (!p.grad || p.in_place.asked);
     if (seen && s.now.role != Role::kAbsent && s.now.role != Role::kIgnored)
         parts_.gradients.at(s, [&](auto& side) { side.clear_home(bucket, s); });
 }

@@ -42,7 +42,6 @@ private:
     void start_draining();
     void drain_until(std::size_t bucket_count);
     void finish_bucket(const ddp_bucket& bucket);
-    void give_results(const ddp_bucket& bucket);
     void clear_results(const ddp_bucket& bucket);
     void drop(const ddp_bucket& bucket);
     void clear(const ddp_bucket& bucket, const ParamState& s, std::int32_t param);
