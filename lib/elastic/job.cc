@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "comm/round_robin.h"
+#include "comm/verdict.h"
 #include "elastic/keys.h"
 #include "util/error.h"
 #include "util/log.h"
