@@ -23,7 +23,6 @@ MOST_FUNCTIONS, MOST_MEMBERS = 30, 15
 # (functions, members) of each class that is larger.
 NOT_YET = {
     "EtcdStore": (49, 39),
-    "ElasticJob": (38, 25),
     "EngineStore": (36, 5),
     "StoreState": (31, 6),
     "Store": (31, 0),
