@@ -9,7 +9,7 @@
 #include "comm/group.h"
 #include "core/context.h"
 #include "elastic/state.h"
-#include "core/averager.h"
+#include "outer/averager.h"
 
 namespace libddp {
 
