@@ -27,6 +27,7 @@ ROOMS = (
     ("lib/comm/*", "comm gloo backend capi failure"),
     ("lib/hooks/*", "hooks equivalence"),
     ("lib/elastic/*", "elastic capi"),
+    ("lib/outer/*", "hooks elastic capi"),
     ("lib/record/*", "record why run"),
     ("lib/core/*", "core capi hooks property equivalence failure"),
     ("lib/capi/*", "capi abi install python java julia"),

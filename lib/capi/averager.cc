@@ -4,7 +4,7 @@
 
 #include "capi/bytes.h"
 #include "capi/guard.h"
-#include "core/averager.h"
+#include "outer/averager.h"
 
 using namespace libddp;
 

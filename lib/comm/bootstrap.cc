@@ -6,7 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include "comm/monitor.h"
+#include "comm/group_keys.h"
+#include "comm/verdict.h"
 #include "rendezvous/environment.h"
 #include "util/descriptors.h"
 #include "util/error.h"
@@ -166,8 +167,8 @@ ErrorInfo tell_without_client(const StoreConfig& store, const GroupConfig& confi
     ErrorInfo failure = could_not_join(job.rank, config.name, error);
     try {
         const std::string prefix = next_prefix(config, job, store_name(store.uri));
-        set_without_client(store, prefix + kVerdictKey, encode_verdict(failure), kTellMs);
-        set_without_client(store, prefix + left_key(job.rank), "0", kTellMs);
+        set_without_client(store, prefix + group_keys::kVerdict, encode_verdict(failure), kTellMs);
+        set_without_client(store, prefix + group_keys::left(job.rank), "0", kTellMs);
     } catch (const Error& untold) {
         log(LogLevel::kWarn, "could not tell the other ranks why rank ", job.rank, " does not join: ", untold.what());
     }

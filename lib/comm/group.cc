@@ -1,6 +1,6 @@
 #include "comm/group.h"
 
-#include "comm/monitor.h"
+#include "comm/verdict.h"
 #include "util/interrupt.h"
 
 namespace libddp {

@@ -39,7 +39,7 @@ std::shared_ptr<Link> Link::divide(std::int32_t color, std::int32_t key, const O
     config.counts = counts_;
     config.name = str(config_.name, "/", color);
     // The same color may join other ranks in each split.
-    config.prefix = str(place_.prefix, kKeysOfParts, splits_, ".", color, "/");
+    config.prefix = str(place_.prefix, group_keys::kParts, splits_, ".", color, "/");
     config.rank = 0;
     config.world = 0;
     for (const auto& other : choices) {

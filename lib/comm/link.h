@@ -14,6 +14,7 @@
 #include "comm/link_devices.h"
 #include "comm/monitor.h"
 #include "comm/transport.h"
+#include "comm/verdict.h"
 #include "record/recorder.h"
 
 namespace libddp {

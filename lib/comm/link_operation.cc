@@ -122,7 +122,7 @@ void LinkOperation::begin() {
     begun_ = true;
     const Collective& c = collective_;
     mine_ = {tag_.facts, c.kind, c.dtype, c.op, c.root, c.device.kind, link_.next_sequence_++, c.count};
-    if (link_.monitor_) link_.monitor_->begins(mine_);
+    if (link_.monitor_) link_.monitor_->progress().begins(mine_);
     const bool unchecked =
         (link_.config_.flags & DDP_GROUP_NO_MATCH_CHECK) && !link_.transport_->has(DDP_BACKEND_NEEDS_MATCH);
     checked_ = link_.world() > 1 && !unchecked;
@@ -220,7 +220,7 @@ ErrorInfo LinkOperation::run() noexcept try {
     } catch (...) {
         result = resolve(caught());
     }
-    if (link_.monitor_) link_.monitor_->ends();
+    if (link_.monitor_) link_.monitor_->progress().ends();
     if (link_.recorder_) {
         record::Entry ended = entry(record::EventKind::kOperationEnd);
         ended.param = result.code;

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "comm/monitor.h"
+#include "comm/verdict.h"
 #include "kernels/dtype.h"
 #include "util/error.h"
 

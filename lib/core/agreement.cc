@@ -5,8 +5,8 @@
 #include <map>
 #include <vector>
 
-#include "comm/monitor.h"
 #include "comm/pieces.h"
+#include "comm/verdict.h"
 #include "device/scratch.h"
 #include "util/hash.h"
 #include "util/text.h"

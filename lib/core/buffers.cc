@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include "comm/monitor.h"
+#include "comm/verdict.h"
 #include "core/agreement.h"
 #include "util/error.h"
 

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "comm/link.h"
-#include "comm/monitor.h"
+#include "comm/verdict.h"
 #include "device/device.h"
 #include "kernels/dtype.h"
 #include "kernels/on_device.h"

@@ -1,4 +1,4 @@
-// The state of a hook, or of an averager, as a file in the safetensors format: 8 bytes with the length of a JSON header, the
+// The state of a hook, or of another owner, as a file in the safetensors format: 8 bytes with the length of a JSON header, the
 // header, and then the arrays. What safetensors does not know of (hook, world, rank, numbers, checksum) is in its "__metadata__".
 #pragma once
 
@@ -17,7 +17,6 @@ struct StateKind {
     const char* writer;
 };
 inline constexpr StateKind kStateOfHook{"libddp-hook-state", "a hook", "ddp_hook_state_save"};
-inline constexpr StateKind kStateOfAverager{"libddp-averager-state", "an averager", "ddp_averager_state_save"};
 
 // The owner of a state.
 struct HookStateOwner {

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "comm/link.h"
-#include "comm/monitor.h"
+#include "comm/verdict.h"
 #include "util/interrupt.h"
 #include "util/process.h"
 

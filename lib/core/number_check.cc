@@ -3,7 +3,7 @@
 #include <cmath>
 #include <cstddef>
 
-#include "comm/monitor.h"
+#include "comm/verdict.h"
 #include "core/reducer_parts.h"
 #include "kernels/arithmetic.h"
 #include "kernels/dtype.h"

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <map>
 
-#include "comm/monitor.h"
+#include "comm/verdict.h"
 #include "core/reducer_parts.h"
 #include "util/hash.h"
 

@@ -9,19 +9,14 @@
 #pragma once
 
 #include <algorithm>
-#include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <string>
-#include <vector>
 
-#include "comm/bootstrap.h"
-#include "comm/group.h"
-#include "core/averager.h"
-#include "core/context.h"
+#include "elastic/handover.h"
 #include "elastic/membership.h"
 #include "elastic/open_step.h"
-#include "elastic/state.h"
+#include "elastic/parts.h"
+#include "elastic/roster_groups.h"
 
 namespace libddp {
 
@@ -48,7 +43,7 @@ public:
     // Throws INVALID_STATE before the first roster, and as Membership::confirm.
     void confirm_member();
 
-    std::int64_t steps() const { return std::max<std::int64_t>(steps_, 0); }
+    std::int64_t steps() const { return std::max<std::int64_t>(applied_.count, 0); }
     const Roster& roster() const { return membership_.roster(); }
     // It began with the last begin().
     bool changed() const { return changed_; }
@@ -59,61 +54,25 @@ public:
     void leave();
 
 private:
-    // The state of a context beside values, as told by a rank with the newest state.
-    struct ContextState {
-        std::string plan;
-        std::vector<std::byte> hook;
-        bool records_order = false;
-        bool tunes_caps = false;
-    };
-
-    void require_not_begun(const char* what) const;
-    bool apart() const;
-    bool in_window() const;
-    // The averager has the way back, and no step is in doubt.
-    bool averager_goes_back() const { return averager_ && averager_->has_outer_parameters(); }
-    void open_step();
+    JobParts& parts_before(const char* what);
     void undo_step();
     void go_back();
     void begin_or_form();
     bool may_meet();
     void forget_gradients();
     void form();
-    void explain_loss_of_store(const std::string& reason) const;
-    void call_from_group();
-    std::shared_ptr<Group> make_group(const Roster& roster) const;
-    std::shared_ptr<Group> make_alone() const;
-    void find_state();
-    void require_known_state(const Roster& roster) const;
-    void heal(Group& group, const Roster& roster);
-    std::string order_of_creation() const;
-    void compare_blocks(Group& group) const;
-    std::vector<std::int32_t> agree_on_donors(Group& group, std::vector<std::int32_t> donors);
-    ContextState send_state(Group& group, Context& context, std::int32_t donor) const;
-    void take_state(Context& context, const ContextState& state, bool of_hook) const;
 
-    const std::shared_ptr<Store> store_;
-    const GroupConfig config_;
+    const RosterGroups groups_;
     Membership membership_;
     std::shared_ptr<Group> group_;
-    OpenStep::Parts parts_;              // contexts, and from the first meeting on the memory of the state
-    std::vector<std::int32_t> numbers_;  // of the contexts, on the group where they were created
-    std::vector<StateBlock> own_blocks_;
-    OpenStep open_;
-    bool begun_ = false;               // the step that commit() is for
-    std::int64_t window_steps_ = 0;    // committed in the window that is open
+    JobParts parts_;
+    OpenStep open_{parts_};
+    AppliedSteps applied_;
+    std::int64_t uncounted_ = 0;       // steps of the job that the averager has not counted
     std::int64_t undone_window_ = -1;  // the first step of a window that was undone before the next roster
     bool undone_ = true;      // gradients are of steps that were undone, or that this process did in another job
     std::int64_t waits_ = 0;  // steps for which somebody has waited for the end of a window
-    Averager* averager_ = nullptr;
-    std::int64_t averager_steps_ = 0;  // at the begin of the open step
-    std::int64_t steps_ = -1;          // -1: it has no state yet
-    std::int64_t uncounted_ = 0;       // steps of the job that the averager has not counted
-    bool has_had_state_ = false;       // of the job: until then its steps are only loaded
-    bool formed_ = false;              // the group is that of the roster
-    bool state_unknown_ = false;       // an open step could not be undone: steps_ may count one that is in the state
-    // Whether steps begin with a copy of the state: the first ones of a process, and all of a program that needs it.
-    bool has_committed_ = false, needs_copies_ = false;
+    bool formed_ = false;     // the group is that of the roster
     bool changed_ = false;
     bool leave_announced_ = false, leaving_ = false;
 };

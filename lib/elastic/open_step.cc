@@ -1,6 +1,7 @@
 #include "elastic/open_step.h"
 
 #include "comm/link.h"
+#include "util/log.h"
 
 namespace libddp {
 
@@ -9,81 +10,112 @@ OpenStep::Marks OpenStep::marks_of(const Context& context) {
     return {reducer.parts().totals.steps, reducer.parts().totals.results, context.hook()->steps()};
 }
 
-void OpenStep::begin(const Parts& parts, Group& group, bool copies) {
-    if (open_) return;
-    copies ? state_.take(parts.state) : state_.forget();
-    copied_ = copies;
-    buffers_.take(parts.buffers);
+void OpenStep::begin(Group& group) {
+    begun_ = true;
+    if (parts_.averager_goes_back()) open_ = false;
+    if (parts_.averager_goes_back() || open_) return;
+    if (parts_.averager()) averager_steps_ = parts_.averager()->steps();
+    copied_ = !has_committed_ || needs_copies_ || parts_.come_early();
+    copied_ ? state_.take(parts_.state()) : state_.forget();
+    buffers_.take(parts_.buffers());
     marks_.clear();
-    for (const Context* context : parts.contexts) marks_.push_back(marks_of(*context));
+    for (const Context* context : parts_.contexts()) marks_.push_back(marks_of(*context));
     operations_ = group.link(0)->counts().given();
     successes_ = group.link(0)->counts().successes_expected();
     open_ = true;
     undone_ = false;
 }
 
-std::int64_t OpenStep::results_since_begin(const Parts& parts, std::size_t context) const {
-    return parts.contexts[context]->committed().parts().totals.results - marks_[context].results;
+std::int64_t OpenStep::results_since_begin(std::size_t context) const {
+    return parts_.contexts()[context]->committed().parts().totals.results - marks_[context].results;
 }
 
-bool OpenStep::uses_contexts(const Parts& parts) const {
+bool OpenStep::uses_contexts() const {
     for (std::size_t i = 0; i < marks_.size(); ++i) {
-        const Reducer& reducer = parts.contexts[i]->committed();
+        const Reducer& reducer = parts_.contexts()[i]->committed();
         if (!reducer.idle() || reducer.parts().totals.steps != marks_[i].steps) return true;
     }
     return false;
 }
 
 // Without contexts the program reduces gradients itself: with the first collective that succeeds, for all that is known.
-bool OpenStep::in_doubt(const Parts& parts, Group& group) const {
+bool OpenStep::in_doubt(Group& group) const {
     if (!open_) return false;
     if (marks_.empty()) return group.link(0)->counts().successes() > successes_;
     for (std::size_t i = 0; i < marks_.size(); ++i) {
-        Reducer& reducer = parts.contexts[i]->committed();
-        if (results_since_begin(parts, i) > 0 || (!reducer.idle() && reducer.results().come_early())) return true;
+        Reducer& reducer = parts_.contexts()[i]->committed();
+        if (results_since_begin(i) > 0 || (!reducer.idle() && reducer.results().come_early())) return true;
     }
     return false;
 }
 
-bool OpenStep::has_results(const Parts& parts) const {
+// Whether any context has given means since the begin.
+bool OpenStep::has_results() const {
     for (std::size_t i = 0; i < marks_.size(); ++i)
-        if (results_since_begin(parts, i) > 0) return true;
+        if (results_since_begin(i) > 0) return true;
     return false;
 }
 
-bool OpenStep::is_plain(const Parts& parts, Group& group) const {
+// Whether the program has called nothing that another rank can make fail since it had the means.
+bool OpenStep::is_plain(Group& group) const {
     const Link& link = *group.link(0);
-    if (!uses_contexts(parts)) return link.counts().given() <= operations_ + 1;
+    if (!uses_contexts()) return link.counts().given() <= operations_ + 1;
     std::int64_t results = 0;
     for (std::size_t i = 0; i < marks_.size(); ++i) {
-        const std::int64_t here = results_since_begin(parts, i);
-        if (here > 0 && parts.contexts[i]->committed().parts().totals.operations_at_result != link.counts().given())
+        const std::int64_t here = results_since_begin(i);
+        if (here > 0 && parts_.contexts()[i]->committed().parts().totals.operations_at_result != link.counts().given())
             return false;
         results += here;
     }
     return results <= 1;
 }
 
-bool OpenStep::undo(const Parts& parts, Group& group) {
-    if (!open_) return true;
-    const bool lost = !copied_ && in_doubt(parts, group);
-    open_ = false;
-    undone_ = true;
-    if (copied_) fill_blocks(parts.state, state_.data());
-    fill_blocks(parts.buffers, buffers_.data());
-    return !lost;
-}
-
-void OpenStep::take_hooks_back(const Parts& parts) const {
-    if (!undone_) return;
-    for (std::size_t i = 0; i < marks_.size(); ++i) {
-        Hook& hook = *parts.contexts[i]->hook();
-        if (hook.steps() > marks_[i].hook_steps) hook.resume(marks_[i].hook_steps);
+void OpenStep::commit(Group& group, std::int64_t number) {
+    const bool may_need_copies = !needs_copies_ && !parts_.averager_goes_back();
+    if (may_need_copies && !is_plain(group)) {
+        needs_copies_ = true;
+        log(LogLevel::kInfo, "step ", number,
+            " used the group between ddp_finalize and ddp_elastic_commit, where a rank may be lost: each "
+            "step begins with a copy of the job's state from now on, of ",
+            bytes_of(parts_.state()), " bytes");
+    }
+    begun_ = false;
+    if (!parts_.in_window()) {
+        open_ = false;
+        window_steps_ = 0;
+        has_committed_ = true;
+        return;
+    }
+    ++window_steps_;
+    if (may_need_copies && !needs_copies_ && has_results()) {
+        needs_copies_ = true;
+        log(LogLevel::kInfo, "step ", number,
+            " had means of one context while another accumulates gradients, so a loss takes back more than one "
+            "step: each window begins with a copy of the job's state from now on, of ",
+            bytes_of(parts_.state()), " bytes");
     }
 }
 
-void OpenStep::commit() {
+bool OpenStep::undo(Group& group) {
+    begun_ = false;
+    window_steps_ = 0;
+    if (parts_.averager_goes_back()) open_ = false;
+    if (!open_) return true;
+    if (parts_.averager()) parts_.averager()->set_steps(averager_steps_);
+    const bool lost = !copied_ && in_doubt(group);
     open_ = false;
+    undone_ = true;
+    if (copied_) fill_blocks(parts_.state(), state_.data());
+    fill_blocks(parts_.buffers(), buffers_.data());
+    return !lost;
+}
+
+void OpenStep::take_hooks_back() const {
+    if (!undone_) return;
+    for (std::size_t i = 0; i < marks_.size(); ++i) {
+        Hook& hook = *parts_.contexts()[i]->hook();
+        if (hook.steps() > marks_[i].hook_steps) hook.resume(marks_[i].hook_steps);
+    }
 }
 
 }  // namespace libddp

@@ -13,33 +13,35 @@
 
 #include "comm/group.h"
 #include "core/context.h"
+#include "elastic/parts.h"
 #include "elastic/state.h"
 
 namespace libddp {
 
 class OpenStep {
 public:
-    struct Parts {
-        StateBlocks state;    // what optimizers change
-        StateBlocks buffers;  // what forward passes change
-        std::vector<Context*> contexts;
-    };
+    // `parts` stays while this object lives.
+    explicit OpenStep(const JobParts& parts) : parts_(parts) {}
 
-    // Begins one, unless it is open already. copies: copies the state, too. Buffers are always copied.
-    void begin(const Parts& parts, Group& group, bool copies);
-    bool is_open() const { return open_; }
+    // A step begins, and with the first of a window what undo() takes back. Copies what the way back needs.
+    void begin(Group& group);
+    // Whether there is a step that commit() is for.
+    bool begun() const { return begun_; }
+    // How many steps were committed in the window that is open.
+    std::int64_t window_steps() const { return window_steps_; }
     // Whether the state may be another than at the begin.
-    bool in_doubt(const Parts& parts, Group& group) const;
-    // Whether any context has given means since the begin.
-    bool has_results(const Parts& parts) const;
-    // Whether the program has called nothing that another rank can make fail since it had the means.
-    bool is_plain(const Parts& parts, Group& group) const;
-    // It is as if the step had not begun, but for hooks. False: the state may be another, and there is no copy.
-    bool undo(const Parts& parts, Group& group);
+    bool in_doubt(Group& group) const;
+    // The program has applied the step. number: for messages.
+    void commit(Group& group, std::int64_t number);
+    // It is as if the step, and those before it in the window, had not begun, but for hooks. False: the state may be another, and there
+    // is no copy.
+    bool undo(Group& group);
     // Hooks do not count the step that was undone. When nothing of it is under way any more.
-    void take_hooks_back(const Parts& parts) const;
-    // It was applied.
-    void commit();
+    void take_hooks_back() const;
+
+    // Whether steps begin with a copy of the state because the program needs it on some rank.
+    bool needs_copies() const { return needs_copies_; }
+    void need_copies() { needs_copies_ = true; }
 
 private:
     struct Marks {
@@ -47,14 +49,21 @@ private:
     };
 
     static Marks marks_of(const Context& context);
-    std::int64_t results_since_begin(const Parts& parts, std::size_t context) const;
-    bool uses_contexts(const Parts& parts) const;
+    std::int64_t results_since_begin(std::size_t context) const;
+    bool uses_contexts() const;
+    bool has_results() const;
+    bool is_plain(Group& group) const;
 
-    bool open_ = false, copied_ = false, undone_ = false;
+    const JobParts& parts_;
+    bool begun_ = false, open_ = false, copied_ = false, undone_ = false;
+    // The first steps of a process begin with a copy, and all of a program that needs it.
+    bool has_committed_ = false, needs_copies_ = false;
+    std::int64_t window_steps_ = 0;
     StateCopy state_, buffers_;
     std::vector<Marks> marks_;  // of each context at the begin
     // The group's operations at the begin, and how many of them were to succeed.
     std::int64_t operations_ = 0, successes_ = 0;
+    std::int64_t averager_steps_ = 0;  // at the begin
 };
 
 }  // namespace libddp

@@ -1,7 +1,8 @@
 // Texts that a rank reads and others wrote about a failure or a collective: verdicts in the store, and signatures.
+#include "comm/verdict.h"
+
 #include <cstring>
 
-#include "comm/monitor.h"
 #include "comm/signature.h"
 #include "fuzz/target.h"
 

@@ -1,4 +1,6 @@
 // Verdicts survive the store; malformed ones do not get past.
+#include "comm/verdict.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>

@@ -1,6 +1,6 @@
 // Ranks that train apart between outer steps, while some die and others come: the outer parameters are those of a replay, in one process,
 // of the rounds that were applied.
-#include "core/averager.h"
+#include "outer/averager.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "core/outer_optimizer.h"
+#include "outer/outer_optimizer.h"
 
 #include <algorithm>
 #include <bit>

@@ -10,7 +10,7 @@
 #include "comm/group.h"
 #include "core/context.h"
 #include "core/device_streams.h"
-#include "core/outer_optimizer.h"
+#include "outer/outer_optimizer.h"
 #include "util/process.h"
 
 namespace libddp {

@@ -1,4 +1,4 @@
-#include "core/averager.h"
+#include "outer/averager.h"
 
 #include <algorithm>
 #include <map>
@@ -15,7 +15,7 @@ namespace {
 constexpr std::size_t kMessageBytes = std::size_t{25} << 20;
 
 // In the state of an averager. Every rank has the same, and so the file has no rank or world of its own.
-const HookStateOwner kOwner{"averager", 0, 1, kStateOfAverager};
+const HookStateOwner kOwner{"averager", 0, 1, {"libddp-averager-state", "an averager", "ddp_averager_state_save"}};
 constexpr const char* kSteps = "steps";
 constexpr const char* kKind = "kind";
 

@@ -1,0 +1,56 @@
+#include "comm/monitor_thread.h"
+
+#include <utility>
+
+#include "util/error.h"
+#include "util/log.h"
+#include "util/quiet_thread.h"
+
+namespace libddp {
+
+void MonitorThread::start() {
+    thread_ = quiet_thread([this] { loop(); });
+}
+
+void MonitorThread::stop() {
+    {
+        const std::lock_guard lock(mutex_);
+        stopping_ = true;
+        changed_.notify_all();
+    }
+    if (thread_.joinable()) thread_.join();
+}
+
+void MonitorThread::post(std::function<void()> task) {
+    const std::lock_guard lock(mutex_);
+    tasks_.push_back(std::move(task));
+    changed_.notify_all();
+}
+
+void MonitorThread::wait_for_task(std::unique_lock<std::mutex>& lock) {
+    const auto woken = [this] { return stopping_ || !tasks_.empty(); };
+    if (!recorder_) return changed_.wait(lock, woken);
+    while (!changed_.wait_for(lock, record::kHeartbeat, woken)) recorder_.beat(false);
+}
+
+void MonitorThread::loop() {
+    recorder_.beat(true);
+    std::unique_lock lock(mutex_);
+    for (;;) {
+        wait_for_task(lock);
+        recorder_.beat(false);
+        if (stopping_) return;
+        const auto task = std::move(tasks_.front());
+        tasks_.pop_front();
+        lock.unlock();
+        try {
+            task();
+        } catch (...) {
+            log(LogLevel::kDebug, "monitor: ", caught().message);  // the store is gone; watch_connection tells
+        }
+        recorder_.beat(true);  // the task may have waited for the store: that is no standstill
+        lock.lock();
+    }
+}
+
+}  // namespace libddp
