@@ -108,11 +108,6 @@ ddp_status ddp_store_add(ddp_store* store, const char* key, int64_t amount, int6
     });
 }
 
-ddp_status ddp_store_append(ddp_store* store, const char* key, const void* value, size_t size, ddp_error** error) {
-    return guard(error, "ddp_store_append",
-                 [&] { store_of(store)->append(require(key, "key"), bytes(value, size, "value")); });
-}
-
 ddp_status ddp_store_check(ddp_store* store, const char* const* keys, size_t count, int32_t* exists,
                            ddp_error** error) {
     return guard(error, "ddp_store_check", [&] {
@@ -126,50 +121,10 @@ ddp_status ddp_store_wait(ddp_store* store, const char* const* keys, size_t coun
     return guard(error, "ddp_store_wait", [&] { store_of(store)->wait(key_list(keys, count), timeout_ms); });
 }
 
-ddp_status ddp_store_multi_set(ddp_store* store, const char* const* keys, const void* const* values,
-                               const size_t* sizes, size_t count, ddp_error** error) {
-    return guard(error, "ddp_store_multi_set", [&] {
-        auto names = key_list(keys, count);
-        Store::Values contents;
-        if (count > 0) {
-            require(values, "values");
-            require(sizes, "sizes");
-        }
-        for (size_t i = 0; i < count; ++i) contents.emplace_back(bytes(values[i], sizes[i], "a value"));
-        store_of(store)->multi_set(names, contents);
-    });
-}
-
-ddp_status ddp_store_multi_get(ddp_store* store, const char* const* keys, size_t count, int64_t timeout_ms,
-                               void** values, size_t* sizes, ddp_error** error) {
-    return guard(error, "ddp_store_multi_get", [&] {
-        auto names = key_list(keys, count);
-        if (count > 0) {
-            require(values, "values");
-            require(sizes, "sizes");
-        }
-        auto contents = store_of(store)->multi_get(names, timeout_ms);
-        // All copies before any output: a failing allocation must not leave half of them behind.
-        std::vector<std::unique_ptr<void, decltype(&std::free)>> copies;
-        for (const auto& content : contents) copies.emplace_back(give_bytes(content), &std::free);
-        for (size_t i = 0; i < count; ++i) {
-            values[i] = copies[i].release();
-            sizes[i] = contents[i].size();
-        }
-    });
-}
-
 ddp_status ddp_store_delete(ddp_store* store, const char* key, int32_t* deleted, ddp_error** error) {
     return guard(error, "ddp_store_delete", [&] {
         bool existed = store_of(store)->remove(require(key, "key"));
         if (deleted) *deleted = existed ? 1 : 0;
-    });
-}
-
-ddp_status ddp_store_num_keys(ddp_store* store, int64_t* count, ddp_error** error) {
-    return guard(error, "ddp_store_num_keys", [&] {
-        require(count, "count");
-        *count = store_of(store)->num_keys();
     });
 }
 
@@ -181,37 +136,6 @@ ddp_status ddp_store_list_keys(ddp_store* store, const char* prefix, void** keys
         for (const auto& key : store_of(store)->list_keys(text_or(prefix, ""))) joined.append(key).push_back('\0');
         *keys = give_bytes(joined);
         *size = joined.size();
-    });
-}
-
-ddp_status ddp_store_queue_push(ddp_store* store, const char* queue, const void* value, size_t size,
-                                ddp_error** error) {
-    return guard(error, "ddp_store_queue_push",
-                 [&] { store_of(store)->queue_push(require(queue, "queue"), bytes(value, size, "value")); });
-}
-
-ddp_status ddp_store_queue_pop(ddp_store* store, const char* queue, int64_t timeout_ms, void** value, size_t* size,
-                               ddp_error** error) {
-    return guard(error, "ddp_store_queue_pop", [&] {
-        require(value, "value");
-        require(size, "size");
-        auto element = store_of(store)->queue_pop(require(queue, "queue"), timeout_ms);
-        *value = give_bytes(element);
-        *size = element.size();
-    });
-}
-
-ddp_status ddp_store_queue_size(ddp_store* store, const char* queue, int64_t* count, ddp_error** error) {
-    return guard(error, "ddp_store_queue_size", [&] {
-        require(count, "count");
-        *count = store_of(store)->queue_size(require(queue, "queue"));
-    });
-}
-
-ddp_status ddp_store_barrier(ddp_store* store, const char* name, int64_t count, int64_t timeout_ms, ddp_error** error) {
-    return guard(error, "ddp_store_barrier", [&] {
-        if (count < 1) fail_call(DDP_ERROR_INVALID_ARGUMENT, "count is ", count, "; it must be at least 1");
-        store_of(store)->barrier(require(name, "name"), count, timeout_ms);
     });
 }
 

@@ -10,12 +10,8 @@
 namespace libddp {
 
 std::int64_t StoreEngine::raise_fence(std::int64_t at_least) {
-    Request request;
-    request.op = Op::kCompareSet;
-    request.keys = {"ddp/fence"};
     for (std::string expected;;) {
-        request.values = {expected, std::to_string(at_least)};
-        Outcome outcome = perform(request, 0);
+        Outcome outcome = perform(Request{Op::kCompareSet, {"ddp/fence"}, {expected, std::to_string(at_least)}}, 0);
         if (outcome.code != DDP_OK) fail(outcome.code, outcome.message);
         if (outcome.values.size() != 1)
             fail(DDP_ERROR_INTERNAL, "the store answered with ", outcome.values.size(), " values instead of one");

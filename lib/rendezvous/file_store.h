@@ -41,13 +41,9 @@ private:
 
     // All of these: with mutex_ held, which with_file lets go while it waits for the file.
     bool with_file(Lock& lock, const Deadline& deadline, const std::function<void()>& use);
-    std::optional<Outcome> attempt(Lock& lock, Caller caller, const Request& request, const Deadline& deadline);
-    Outcome give_up(Lock& lock, Caller caller, const Request& request, const Deadline& deadline);
-    [[noreturn]] void give_up_interrupted(Lock& lock, Caller caller, const Request& request);
-    Outcome time_over(Caller caller, const Request& request);
-    bool would_wait(Caller caller, const Request& request) const;
+    std::optional<Outcome> attempt(Lock& lock, const Request& request, const Deadline& deadline);
     void catch_up();
-    std::optional<Outcome> apply(Caller caller, const Request& request);
+    std::optional<Outcome> apply(std::uint64_t owner, const Request& request);
     void announce();
     void check_usable() const;
     [[noreturn]] void file_is_busy() const;
@@ -69,7 +65,6 @@ private:
     std::optional<ErrorInfo> failure_;  // the file became unreadable
     std::size_t waiting_ = 0;
     std::atomic<std::int64_t> locked_ms_{0};  // boot_ms before the file was locked last
-    std::uint64_t next_request_ = 1;
     std::map<Notifier::Id, std::string> watches_;
 
     std::atomic<bool> close_called_{false};

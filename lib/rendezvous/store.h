@@ -29,7 +29,6 @@ struct StoreConfig {
 class Store {
 public:
     using Keys = std::vector<std::string>;
-    using Values = std::vector<std::string>;
 
     virtual ~Store() = default;
 
@@ -37,18 +36,10 @@ public:
     virtual std::string get(const std::string& key, std::int64_t timeout_ms = 0) = 0;
     virtual std::string compare_set(const std::string& key, std::string_view expected, std::string_view desired) = 0;
     virtual std::int64_t add(const std::string& key, std::int64_t amount) = 0;
-    virtual void append(const std::string& key, std::string_view value) = 0;
     virtual bool check(const Keys& keys) = 0;
     virtual void wait(const Keys& keys, std::int64_t timeout_ms = 0) = 0;
-    virtual void multi_set(const Keys& keys, const Values& values) = 0;
-    virtual Values multi_get(const Keys& keys, std::int64_t timeout_ms = 0) = 0;
     virtual bool remove(const std::string& key) = 0;
-    virtual std::int64_t num_keys() = 0;
     virtual Keys list_keys(const std::string& prefix) = 0;
-    virtual void queue_push(const std::string& queue, std::string_view value) = 0;
-    virtual std::string queue_pop(const std::string& queue, std::int64_t timeout_ms = 0) = 0;
-    virtual std::int64_t queue_size(const std::string& queue) = 0;
-    virtual void barrier(const std::string& name, std::int64_t count, std::int64_t timeout_ms = 0) = 0;
 
     // A last will: once this client's connection ends without remove_will (the process died), the store sets `key` to
     // `value` on its behalf if the key does not exist yet. Acknowledged: in force when the call returns.
@@ -91,7 +82,7 @@ public:
     // connection was lost can tell a cut connection from a service that is gone.
     virtual std::shared_ptr<Store> reconnect(std::int64_t within_ms) = 0;
 
-    // The same service over the same connection, which stays this store's: a call that does not wait for a key, a queue or ranks
+    // The same service over the same connection, which stays this store's: a call that does not wait for a key
     // fails with TIMEOUT after this time. For a caller that must not stay if the service is stopped.
     virtual std::shared_ptr<Store> bounded(std::int64_t within_ms) = 0;
 

@@ -13,24 +13,6 @@
 namespace libddp {
 namespace {
 
-Request request(Op op, Strings keys = {}, Strings values = {}) {
-    Request made;
-    made.op = op;
-    made.keys = std::move(keys);
-    made.values = std::move(values);
-    return made;
-}
-
-Request with_number(Request made, std::int64_t number) {
-    made.number = number;
-    return made;
-}
-
-Request with_timeout(Request made, std::int64_t timeout_ms) {
-    made.timeout_ms = timeout_ms;
-    return made;
-}
-
 std::string only_value(Outcome outcome) {
     if (outcome.values.size() != 1)
         fail(DDP_ERROR_INTERNAL, "the store answered with ", outcome.values.size(), " values instead of one");
@@ -76,15 +58,15 @@ std::int64_t EngineStore::resolve(std::int64_t timeout_ms) const {
 }
 
 void EngineStore::set(const std::string& key, std::string_view value) {
-    call(request(Op::kSet, {key}, {std::string(value)}));
+    call({Op::kSet, {key}, {std::string(value)}});
 }
 
 std::string EngineStore::get(const std::string& key, std::int64_t timeout_ms) {
-    return only_value(call(with_timeout(request(Op::kGet, {key}), resolve(timeout_ms))));
+    return only_value(call({Op::kGet, {key}, {}, 0, resolve(timeout_ms)}));
 }
 
 std::string EngineStore::compare_set(const std::string& key, std::string_view expected, std::string_view desired) {
-    return only_value(call(request(Op::kCompareSet, {key}, {std::string(expected), std::string(desired)})));
+    return only_value(call({Op::kCompareSet, {key}, {std::string(expected), std::string(desired)}}));
 }
 
 std::int64_t EngineStore::raise_fence(std::int64_t at_least) {
@@ -93,75 +75,40 @@ std::int64_t EngineStore::raise_fence(std::int64_t at_least) {
 }
 
 std::int64_t EngineStore::add(const std::string& key, std::int64_t amount) {
-    return call(with_number(request(Op::kAdd, {key}), amount)).number;
-}
-
-void EngineStore::append(const std::string& key, std::string_view value) {
-    call(request(Op::kAppend, {key}, {std::string(value)}));
+    return call({Op::kAdd, {key}, {}, amount}).number;
 }
 
 bool EngineStore::check(const Keys& keys) {
-    return call(request(Op::kCheck, keys)).number != 0;
+    return call({Op::kCheck, keys}).number != 0;
 }
 
 void EngineStore::wait(const Keys& keys, std::int64_t timeout_ms) {
-    call(with_timeout(request(Op::kWait, keys), resolve(timeout_ms)));
-}
-
-void EngineStore::multi_set(const Keys& keys, const Values& values) {
-    call(request(Op::kMultiSet, keys, values));
-}
-
-Store::Values EngineStore::multi_get(const Keys& keys, std::int64_t timeout_ms) {
-    Values values = call(with_timeout(request(Op::kMultiGet, keys), resolve(timeout_ms))).values;
-    if (values.size() != keys.size())
-        fail(DDP_ERROR_INTERNAL, "the store answered with ", values.size(), " values instead of ", keys.size());
-    return values;
+    call({Op::kWait, keys, {}, 0, resolve(timeout_ms)});
 }
 
 bool EngineStore::remove(const std::string& key) {
-    return call(request(Op::kRemove, {key})).number != 0;
-}
-
-std::int64_t EngineStore::num_keys() {
-    return call(request(Op::kNumKeys)).number;
+    return call({Op::kRemove, {key}}).number != 0;
 }
 
 Store::Keys EngineStore::list_keys(const std::string& prefix) {
-    return call(request(Op::kListKeys, {}, {prefix})).values;
-}
-
-void EngineStore::queue_push(const std::string& queue, std::string_view value) {
-    call(request(Op::kQueuePush, {queue}, {std::string(value)}));
-}
-
-std::string EngineStore::queue_pop(const std::string& queue, std::int64_t timeout_ms) {
-    return only_value(call(with_timeout(request(Op::kQueuePop, {queue}), resolve(timeout_ms))));
-}
-
-std::int64_t EngineStore::queue_size(const std::string& queue) {
-    return call(request(Op::kQueueSize, {queue})).number;
-}
-
-void EngineStore::barrier(const std::string& name, std::int64_t count, std::int64_t timeout_ms) {
-    call(with_timeout(with_number(request(Op::kBarrier, {name}), count), resolve(timeout_ms)));
+    return call({Op::kListKeys, {}, {prefix}}).values;
 }
 
 void EngineStore::set_will(const std::string& key, std::string_view value) {
-    call(request(Op::kSetWill, {key}, {std::string(value)}));
+    call({Op::kSetWill, {key}, {std::string(value)}});
 }
 
 void EngineStore::set_will(const std::string& key, std::string_view value, const std::string& holder_key,
                            std::string_view holder) {
-    call(request(Op::kSetWill, {key, holder_key}, {std::string(value), std::string(holder)}));
+    call({Op::kSetWill, {key, holder_key}, {std::string(value), std::string(holder)}});
 }
 
 void EngineStore::remove_will(const std::string& key) {
-    call(request(Op::kRemoveWill, {key}));
+    call({Op::kRemoveWill, {key}});
 }
 
 Store::Watch EngineStore::watch(const std::string& key, std::function<void(std::string value)> seen) {
-    if (auto failure = invalid(request(Op::kGet, {key}))) fail(failure->code, failure->message);
+    if (auto failure = invalid({Op::kGet, {key}})) fail(failure->code, failure->message);
     return engine_->watch(key, [seen = std::move(seen)](const std::string& value, bool) { seen(value); });
 }
 

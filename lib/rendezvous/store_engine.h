@@ -52,18 +52,10 @@ public:
     std::string get(const std::string& key, std::int64_t timeout_ms) override;
     std::string compare_set(const std::string& key, std::string_view expected, std::string_view desired) override;
     std::int64_t add(const std::string& key, std::int64_t amount) override;
-    void append(const std::string& key, std::string_view value) override;
     bool check(const Keys& keys) override;
     void wait(const Keys& keys, std::int64_t timeout_ms) override;
-    void multi_set(const Keys& keys, const Values& values) override;
-    Values multi_get(const Keys& keys, std::int64_t timeout_ms) override;
     bool remove(const std::string& key) override;
-    std::int64_t num_keys() override;
     Keys list_keys(const std::string& prefix) override;
-    void queue_push(const std::string& queue, std::string_view value) override;
-    std::string queue_pop(const std::string& queue, std::int64_t timeout_ms) override;
-    std::int64_t queue_size(const std::string& queue) override;
-    void barrier(const std::string& name, std::int64_t count, std::int64_t timeout_ms) override;
     void set_will(const std::string& key, std::string_view value) override;
     void set_will(const std::string& key, std::string_view value, const std::string& holder_key,
                   std::string_view holder) override;

@@ -89,10 +89,7 @@ void TcpClient::enqueue(std::string bytes) {
 }
 
 void TcpClient::enqueue_cancel(std::uint64_t id) {
-    Request request;
-    request.op = Op::kCancel;
-    request.number = static_cast<std::int64_t>(id);
-    enqueue(encode_request(0, request));
+    enqueue(encode_request(0, Request{Op::kCancel, {}, {}, static_cast<std::int64_t>(id)}));
 }
 
 Outcome TcpClient::perform(Request request, std::int64_t within_ms) {
@@ -151,10 +148,6 @@ Outcome TcpClient::perform_within(Request request, std::int64_t bound_ms, bool t
 }
 
 Notifier::Id TcpClient::watch(const std::string& key, Notifier::Callback seen) {
-    Request request;
-    request.op = Op::kGet;
-    request.keys.push_back(key);
-    request.timeout_ms = kForever;
     auto pending = std::make_shared<Pending>();
     std::lock_guard lock(mutex_);
     check_usable();
@@ -162,7 +155,7 @@ Notifier::Id TcpClient::watch(const std::string& key, Notifier::Callback seen) {
     const std::uint64_t id = next_id_++;
     pending_.emplace(id, pending);
     watch_requests_[pending->watch] = id;
-    enqueue(encode_request(id, request));
+    enqueue(encode_request(id, Request{Op::kGet, {key}, {}, 0, kForever}));
     return pending->watch;
 }
 
@@ -279,9 +272,7 @@ void TcpClient::say_goodbye() {
     if (std::exchange(leaving_, true)) return;
     close_once(&wake_);  // nobody signals it after closed_
     if (channel_ == nullptr) return close_handles();
-    Request request;
-    request.op = Op::kGoodbye;
-    std::string bytes = encode_request(0, request);
+    std::string bytes = encode_request(0, Request{Op::kGoodbye});
     unsent_ += bytes.size();
     outbox_.add(std::move(bytes));
     uv_timer_start(

@@ -284,11 +284,7 @@ void set_without_client(StoreConfig config, const std::string& key, std::string_
     if (uri.is_file || uri.etcd) fail(DDP_ERROR_UNSUPPORTED, "only a tcp store takes a key without a client");
     const auto deadline = Deadline::after_ms(within_ms);
     const std::string secret = job_secret(config, deadline);
-    Request request;
-    request.op = Op::kCompareSet;
-    request.keys = {key};
-    request.values = {"", std::string(value)};
-    ask_once(uri.host, uri.port, secret, request, deadline);
+    ask_once(uri.host, uri.port, secret, Request{Op::kCompareSet, {key}, {"", std::string(value)}}, deadline);
 }
 
 }  // namespace libddp

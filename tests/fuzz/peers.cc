@@ -35,7 +35,6 @@ public:
         return value;
     }
     std::int64_t add(const std::string&, std::int64_t amount) override { return amount; }
-    void append(const std::string&, std::string_view) override {}
     bool check(const Keys& keys) override {
         const std::lock_guard lock(mutex_);
         for (const std::string& key : keys)
@@ -43,15 +42,8 @@ public:
         return true;
     }
     void wait(const Keys&, std::int64_t) override {}
-    void multi_set(const Keys&, const Values&) override {}
-    Values multi_get(const Keys& keys, std::int64_t) override { return Values(keys.size()); }
     bool remove(const std::string&) override { return false; }
-    std::int64_t num_keys() override { return 0; }
     Keys list_keys(const std::string&) override { return {}; }
-    void queue_push(const std::string&, std::string_view) override {}
-    std::string queue_pop(const std::string&, std::int64_t) override { return {}; }
-    std::int64_t queue_size(const std::string&) override { return 0; }
-    void barrier(const std::string&, std::int64_t, std::int64_t) override {}
     void set_will(const std::string&, std::string_view) override {}
     void set_will(const std::string&, std::string_view, const std::string&, std::string_view) override {}
     void remove_will(const std::string&) override {}

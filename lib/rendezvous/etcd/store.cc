@@ -17,7 +17,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr const char* kVersion = "libddp etcd store 1";
+constexpr const char* kVersion = "libddp etcd store 2";
 constexpr const char* kAlive = "w/alive/";
 constexpr const char* kWatched = "w/";
 constexpr const char* kHead = "w/head";
@@ -68,10 +68,6 @@ std::size_t size_of(const Request& request) {
     for (const auto& value : request.values) size += value.size();
     for (const auto& key : request.keys) size += key.size();
     return size;
-}
-
-void just_apply(Caller, const Request&, const EtcdReplica::Apply& apply) {
-    apply();
 }
 
 }  // namespace
@@ -214,9 +210,9 @@ void EtcdStore::load_at_one_revision(const Deadline& deadline) {
               [](const EtcdEntry& a, const EtcdEntry& b) { return a.mod_revision < b.mod_revision; });
     for (const auto& entry : alive) {
         if (entry.key == EtcdReplica::alive_key(owner_)) joined_at_ = entry.create_revision;
-        replica_.put(entry.key, entry.value, entry.mod_revision, just_apply);
+        replica_.put(entry.key, entry.value, entry.mod_revision);
     }
-    for (const auto& entry : log) replica_.put(entry.key, entry.value, entry.mod_revision, just_apply);
+    for (const auto& entry : log) replica_.put(entry.key, entry.value, entry.mod_revision);
     applied_ = revision;
 }
 
@@ -259,13 +255,6 @@ std::shared_ptr<EtcdStore::Entry> EtcdStore::submit(Request request) {
     auto entry = std::make_shared<Entry>();
     entry->id = next_request_++;
     entry->bytes = encode_request(entry->id, request);
-    if (request.op == Op::kBarrier && request.timeout_ms == kNoWait) {
-        // In the same batch, so that nobody meets one that does not wait.
-        Request gone;
-        gone.op = Op::kCancel;
-        gone.number = static_cast<std::int64_t>(entry->id);
-        entry->bytes += encode_request(0, gone);
-    }
     entry->request = std::move(request);
     in_flight_.emplace(entry->id, entry);
     outgoing_.push_back(entry);
@@ -273,29 +262,15 @@ std::shared_ptr<EtcdStore::Entry> EtcdStore::submit(Request request) {
     return entry;
 }
 
-// Takes an arrival at a barrier back; its outcome then says whether it had been in time.
-void EtcdStore::cancel(const Entry& arrival) {
-    Request gone;
-    gone.op = Op::kCancel;
-    gone.number = static_cast<std::int64_t>(arrival.id);
-    auto entry = std::make_shared<Entry>();
-    entry->bytes = encode_request(0, gone);
-    outgoing_.push_back(std::move(entry));
-    writer_wake_.notify_one();
-}
-
 // Until the entry has been applied here.
 void EtcdStore::await(Lock& lock, Entry& entry, const Deadline& bound, std::int64_t bound_ms) {
-    const auto waited = interrupt::wait(lock, changed_, bound, [&] { return entry.applied || !usable(); });
-    if (entry.applied) return;
+    const auto waited = interrupt::wait(lock, changed_, bound, [&] { return entry.outcome || !usable(); });
+    if (entry.outcome) return;
     check_usable();
     in_flight_.erase(entry.id);
     const auto unsent =
         std::find_if(outgoing_.begin(), outgoing_.end(), [&](const auto& e) { return e.get() == &entry; });
-    if (unsent != outgoing_.end())
-        outgoing_.erase(unsent);
-    else if (entry.request.op == Op::kBarrier)
-        cancel(entry);
+    if (unsent != outgoing_.end()) outgoing_.erase(unsent);
     if (waited == interrupt::Waited::kInterrupted) interrupted(entry.request);
     no_answer(bound_ms);
 }
@@ -320,8 +295,6 @@ Outcome EtcdStore::perform(Request request, std::int64_t within_ms) {
     Lock lock(mutex_);
     check_usable();
     if (!changes_state(request.op)) return look(lock, request, bound, bound_ms);
-    if (request.op == Op::kQueuePop) return pop(lock, request, bound, bound_ms);
-    if (request.op == Op::kBarrier) return meet(lock, request, bound, bound_ms);
     auto entry = submit(std::move(request));
     await(lock, *entry, bound, bound_ms);
     return std::move(entry->outcome.value());
@@ -347,51 +320,8 @@ Outcome EtcdStore::look(Lock& lock, const Request& request, const Deadline& boun
         check_usable();
         if (waited == interrupt::Waited::kInterrupted) interrupted(request);
     }
-    auto outcome = replica_.state().apply({owner_, 0}, request);
+    auto outcome = replica_.state().apply(owner_, request);
     return outcome ? std::move(*outcome) : replica_.state().timed_out(request, request.timeout_ms);
-}
-
-Outcome EtcdStore::pop(Lock& lock, const Request& request, const Deadline& bound, std::int64_t bound_ms) {
-    const auto deadline = Deadline::after_ms(request.timeout_ms);
-    while (true) {
-        auto entry = submit(request);
-        await(lock, *entry, bound, bound_ms);
-        if (entry->outcome) return std::move(*entry->outcome);
-        if (request.timeout_ms == kNoWait) break;
-        const auto waited = interrupt::wait(
-            lock, changed_, deadline, [&] { return !usable() || !replica_.state().queue_empty(request.keys.front()); });
-        check_usable();
-        if (waited == interrupt::Waited::kInterrupted) interrupted(request);
-        if (waited == interrupt::Waited::kTimeout) break;
-    }
-    return replica_.state().timed_out(request, request.timeout_ms);
-}
-
-Outcome EtcdStore::meet(Lock& lock, const Request& request, const Deadline& bound, std::int64_t bound_ms) {
-    const auto deadline = Deadline::after_ms(request.timeout_ms);
-    auto entry = submit(request);
-    await(lock, *entry, bound, bound_ms);
-    if (entry->outcome) return std::move(*entry->outcome);
-    const auto waited = interrupt::wait(lock, changed_, deadline, [&] {
-        return !usable() || !replica_.state().waits_at(request.keys.front(), {owner_, entry->id});
-    });
-    check_usable();
-    if (waited == interrupt::Waited::kReady) {
-        in_flight_.erase(entry->id);
-        return Outcome();
-    }
-    cancel(*entry);
-    if (waited == interrupt::Waited::kInterrupted) {
-        in_flight_.erase(entry->id);
-        interrupted(request);
-    }
-    entry->applied = false;
-    const auto answered = [&] { return entry->applied || !usable(); };
-    const bool in_time = changed_.wait_until(lock, bound.at(), answered);
-    in_flight_.erase(entry->id);
-    if (!entry->applied) check_usable();
-    if (!in_time) no_answer(bound_ms);
-    return std::move(entry->outcome.value());
 }
 
 Notifier::Id EtcdStore::watch(const std::string& key, Notifier::Callback seen) {
@@ -510,7 +440,6 @@ void EtcdStore::write() {
             lock.lock();
             for (auto& entry : entries) {
                 entry->outcome = failed(DDP_ERROR_LIMIT, error.what());
-                entry->applied = true;
                 in_flight_.erase(entry->id);
             }
             changed_.notify_all();
@@ -613,10 +542,9 @@ void EtcdStore::take_news(EtcdNews news) {
                 lease_expired |= rest == EtcdReplica::alive_key(owner_);
             } else {
                 if (event.entry.key == key(kHead)) head_revision_ = event.entry.mod_revision;
-                replica_.put(rest, event.entry.value, event.entry.mod_revision,
-                             [&](Caller caller, const Request& request, const EtcdReplica::Apply& apply) {
-                                 visit(caller, request, apply);
-                             });
+                replica_.put(
+                    rest, event.entry.value, event.entry.mod_revision,
+                    [&](Caller caller, std::optional<Outcome> outcome) { answer(caller, std::move(outcome)); });
             }
             applied_ = std::max(applied_, event.entry.mod_revision);
         }
@@ -646,12 +574,12 @@ void EtcdStore::skip_compacted(std::int64_t revision) {
             std::vector<std::string> keys;
             for (const auto& entry : alive) {
                 keys.push_back(entry.key.substr(watched));
-                replica_.put(keys.back(), entry.value, entry.mod_revision, just_apply);
+                replica_.put(keys.back(), entry.value, entry.mod_revision);
             }
             replica_.only_alive(keys);
             if (!head.empty() && head.front().mod_revision > head_revision_) {
                 head_revision_ = head.front().mod_revision;
-                replica_.put(head.front().key.substr(watched), head.front().value, head_revision_, just_apply);
+                replica_.put(head.front().key.substr(watched), head.front().value, head_revision_);
             }
             applied_ = std::max(applied_, revision);
             attend_ = true;
@@ -662,45 +590,17 @@ void EtcdStore::skip_compacted(std::int64_t revision) {
     lose("etcd has compacted its history before this process has read it");
 }
 
-void EtcdStore::visit(Caller caller, const Request& request, const EtcdReplica::Apply& apply) {
-    if (caller.owner != owner_) {
-        apply();
-        return;
-    }
-    const bool cancels = request.op == Op::kCancel;
-    const auto found = in_flight_.find(cancels ? static_cast<std::uint64_t>(request.number) : caller.request);
-    if (found == in_flight_.end()) {
-        apply();
-        return;
-    }
-    const auto entry = found->second;
-    if (cancels) {
-        const StoreState& state = replica_.state();
-        const bool waits = state.waits_at(entry->request.keys.front(), {owner_, entry->id});
-        entry->outcome = waits ? state.timed_out(entry->request, entry->request.timeout_ms) : Outcome();
-        apply();
-    } else {
-        entry->outcome = apply();
-        const bool arrived = !entry->outcome && request.op == Op::kBarrier;
-        // The cancellation of one that does not wait follows.
-        if (arrived && entry->request.timeout_ms == kNoWait) return;
-        if (arrived) {
-            entry->applied = true;
-            return;
-        }
-    }
-    entry->applied = true;
-    in_flight_.erase(entry->id);
+// The thread that asked for this gets what it has come to.
+void EtcdStore::answer(Caller caller, std::optional<Outcome> outcome) {
+    const auto entry = caller.owner == owner_ ? in_flight_.extract(caller.request) : decltype(in_flight_)::node_type();
+    if (entry) entry.mapped()->outcome = std::move(outcome);
 }
 
 // Tells the waiting threads and the watches that the state has changed.
 void EtcdStore::announce() {
     changed_.notify_all();
     for (auto at = watches_.begin(); at != watches_.end();) {
-        Request get;
-        get.op = Op::kGet;
-        get.keys.push_back(at->second);
-        auto outcome = replica_.state().apply({}, get);
+        auto outcome = replica_.state().apply(0, Request{Op::kGet, {at->second}});
         if (outcome && outcome->code == DDP_OK) notifier_.fire(at->first, std::move(outcome->values.front()));
         at = outcome ? watches_.erase(at) : std::next(at);
     }

@@ -51,8 +51,7 @@ private:
         std::uint64_t id = 0;
         Request request;
         std::string bytes;
-        bool applied = false;
-        std::optional<Outcome> outcome;  // none: it has to wait
+        std::optional<Outcome> outcome;  // none: it has not been applied here yet
     };
     using Entries = std::deque<std::shared_ptr<Entry>>;
 
@@ -62,12 +61,9 @@ private:
     [[noreturn]] void no_answer(std::int64_t within_ms) const;
     [[noreturn]] void interrupted(const Request& request) const;
     std::shared_ptr<Entry> submit(Request request);
-    void cancel(const Entry& arrival);
     void await(Lock& lock, Entry& entry, const Deadline& bound, std::int64_t bound_ms);
     void synchronise(Lock& lock, const Request& request, const Deadline& bound, std::int64_t bound_ms);
     Outcome look(Lock& lock, const Request& request, const Deadline& bound, std::int64_t bound_ms);
-    Outcome pop(Lock& lock, const Request& request, const Deadline& bound, std::int64_t bound_ms);
-    Outcome meet(Lock& lock, const Request& request, const Deadline& bound, std::int64_t bound_ms);
 
     void join(const Deadline& deadline);
     void load(const Deadline& deadline);
@@ -85,7 +81,7 @@ private:
     void follow();
     void take_news(EtcdNews news);
     void skip_compacted(std::int64_t revision);
-    void visit(Caller caller, const Request& request, const EtcdReplica::Apply& apply);
+    void answer(Caller caller, std::optional<Outcome> outcome);
     void announce();
 
     void keep();

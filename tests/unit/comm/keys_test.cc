@@ -25,7 +25,7 @@ public:
 
     Outcome perform(Request request, std::int64_t) override {
         if (request.op == Op::kRemove && removals_-- <= 0) fail(DDP_ERROR_UNAVAILABLE, "the store was lost");
-        return state_.apply({1, ++calls_}, request).value();
+        return state_.apply(1, request).value();
     }
     Notifier::Id watch(const std::string&, Notifier::Callback) override { return ++calls_; }
     Notifier::Id watch_connection(Notifier::Callback) override { return ++calls_; }
