@@ -79,7 +79,7 @@ bool FileStore::with_file(Lock& lock, const Deadline& deadline, const std::funct
     bool locked = false;
     const std::int64_t asked_ms = boot_ms();
     try {
-        locked = log_.lock(deadline, closing ? never : close_called_);
+        locked = log_.lock(deadline, closing ? never : closed_);
         if (locked) locked_ms_ = asked_ms;
         lock.lock();
         if (locked) use();
@@ -104,11 +104,7 @@ void FileStore::catch_up() {
 // Tells the waiting threads and the watches that the state has changed.
 void FileStore::announce() {
     changed_.notify_all();
-    for (auto at = watches_.begin(); at != watches_.end();) {
-        auto outcome = state_.apply(0, Request{Op::kGet, {at->second}});
-        if (outcome && outcome->code == DDP_OK) notifier_.fire(at->first, std::move(outcome->values.front()));
-        at = outcome ? watches_.erase(at) : std::next(at);
-    }
+    watches_.look(state_);
 }
 
 std::optional<Outcome> FileStore::apply(std::uint64_t owner, const Request& request) {
@@ -166,8 +162,7 @@ Outcome FileStore::perform(Request request, std::int64_t within_ms) {
 Notifier::Id FileStore::watch(const std::string& key, Notifier::Callback seen) {
     Lock lock(mutex_);
     check_usable();
-    Notifier::Id id = notifier_.add(std::move(seen));
-    watches_.emplace(id, key);
+    const Notifier::Id id = watches_.add(key, std::move(seen));
     announce();
     return id;
 }
@@ -175,15 +170,15 @@ Notifier::Id FileStore::watch(const std::string& key, Notifier::Callback seen) {
 Notifier::Id FileStore::watch_connection(Notifier::Callback lost) {
     Lock lock(mutex_);
     check_usable();
-    return notifier_.add(std::move(lost));
+    return watches_.notifier().add(std::move(lost));
 }
 
 void FileStore::unwatch(Notifier::Id id) {
     {
         Lock lock(mutex_);
-        watches_.erase(id);
+        watches_.forget(id);
     }
-    notifier_.remove(id);
+    watches_.notifier().remove(id);
 }
 
 void FileStore::monitor() {
@@ -236,10 +231,9 @@ void FileStore::bury_the_dead(Lock& lock) {
 }
 
 void FileStore::close() {
-    if (close_called_.exchange(true)) return;
     {
         Lock lock(mutex_);
-        closed_ = true;
+        if (closed_.exchange(true)) return;
         changed_.notify_all();
         monitor_wake_.notify_all();
     }
@@ -248,7 +242,7 @@ void FileStore::close() {
         Lock lock(mutex_);
         leave(lock);
     }
-    notifier_.stop();
+    watches_.notifier().stop();
 }
 
 // Runs this participant's own wills; the last one deletes the file. If the lock cannot be

@@ -14,7 +14,7 @@
 #include <thread>
 
 #include "rendezvous/file_log.h"
-#include "rendezvous/notifier.h"
+#include "rendezvous/key_watches.h"
 #include "rendezvous/store_engine.h"
 #include "rendezvous/store_state.h"
 #include "util/error.h"
@@ -31,6 +31,7 @@ public:
     Notifier::Id watch(const std::string& key, Notifier::Callback seen) override;
     // There is no service that could be lost: the callback never runs.
     Notifier::Id watch_connection(Notifier::Callback lost) override;
+    bool answers(std::int64_t) override { return true; }
     void unwatch(Notifier::Id id) override;
     void close() override;
     std::int64_t raise_fence(std::int64_t at_least) override;
@@ -61,15 +62,12 @@ private:
     FileLog log_;
     StoreState state_;
     bool busy_ = false;  // a thread of this process waits for or holds the file
-    bool closed_ = false;
+    std::atomic<bool> closed_{false};
     std::optional<ErrorInfo> failure_;  // the file became unreadable
     std::size_t waiting_ = 0;
     std::atomic<std::int64_t> locked_ms_{0};  // boot_ms before the file was locked last
-    std::map<Notifier::Id, std::string> watches_;
-
-    std::atomic<bool> close_called_{false};
     std::thread monitor_;
-    Notifier notifier_;
+    KeyWatches watches_;
 };
 
 }  // namespace libddp

@@ -226,10 +226,6 @@ std::string encode_reply_header(std::uint64_t id, std::size_t payload) {
     return out.take();
 }
 
-std::string encode_reply(std::uint64_t id, const Outcome& outcome) {
-    return frame(Op::kReply, id, encode_reply_payload(outcome));
-}
-
 std::string encode_closing(std::string_view reason) {
     ByteWriter out;
     out.string(reason);

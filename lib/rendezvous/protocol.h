@@ -153,8 +153,7 @@ private:
 std::string encode_request(std::uint64_t id, const Request& request);
 std::string encode_version();
 std::uint32_t decode_version(std::string_view bytes);  // exactly kVersionSize
-std::string encode_reply(std::uint64_t id, const Outcome& outcome);
-// The same in two parts. Replies with the same outcome have the same second part.
+// A reply in two parts. Replies with the same outcome have the same second part.
 std::string encode_reply_header(std::uint64_t id, std::size_t payload);
 std::string encode_reply_payload(const Outcome& outcome);
 std::string encode_closing(std::string_view reason);

@@ -36,7 +36,8 @@ std::optional<Outcome> StoreState::apply(std::uint64_t owner, const Request& req
         case Op::kSet:
             return store(request.keys.front(), request.values.front());
         case Op::kGet:
-            return get(request.keys.front());
+            if (const std::string* value = find(request.keys.front())) return with_value(*value);
+            return std::nullopt;
         case Op::kCompareSet:
             return compare_set(request);
         case Op::kAdd:
@@ -66,8 +67,13 @@ std::optional<Outcome> StoreState::apply(std::uint64_t owner, const Request& req
     return failed(DDP_ERROR_UNSUPPORTED, "this store operation is not for its contents");
 }
 
+const std::string* StoreState::find(const std::string& key) const {
+    const auto found = keys_.find(key);
+    return found == keys_.end() ? nullptr : &found->second;
+}
+
 std::size_t StoreState::first_missing(const Strings& keys, std::size_t from) const {
-    while (from < keys.size() && keys_.find(keys[from]) != keys_.end()) ++from;
+    while (from < keys.size() && find(keys[from]) != nullptr) ++from;
     return from;
 }
 
@@ -77,8 +83,8 @@ Outcome StoreState::full() const {
 }
 
 Outcome StoreState::store(const std::string& key, std::string value) {
-    const auto found = keys_.find(key);
-    const std::size_t freed = found == keys_.end() ? 0 : cost(key, found->second);
+    const std::string* old = find(key);
+    const std::size_t freed = old == nullptr ? 0 : cost(key, *old);
     const std::size_t added = cost(key, value);
     if (!fits(freed, added)) return full();
     keys_[key] = std::move(value);
@@ -86,18 +92,11 @@ Outcome StoreState::store(const std::string& key, std::string value) {
     return Outcome();
 }
 
-std::optional<Outcome> StoreState::get(const std::string& key) const {
-    const auto found = keys_.find(key);
-    if (found == keys_.end()) return std::nullopt;
-    return with_value(found->second);
-}
-
 Outcome StoreState::compare_set(const Request& request) {
     const std::string& expected = request.values[0];
     const std::string& desired = request.values[1];
-    auto found = keys_.find(request.keys.front());
-    bool matches = found == keys_.end() ? expected.empty() : found->second == expected;
-    if (!matches) return with_value(found == keys_.end() ? std::string() : found->second);
+    const std::string* old = find(request.keys.front());
+    if (old == nullptr ? !expected.empty() : *old != expected) return with_value(old == nullptr ? "" : *old);
     Outcome outcome = store(request.keys.front(), desired);
     if (outcome.code == DDP_OK) outcome.values.push_back(desired);
     return outcome;
@@ -106,12 +105,12 @@ Outcome StoreState::compare_set(const Request& request) {
 Outcome StoreState::add(const Request& request) {
     const std::string& key = request.keys.front();
     std::int64_t sum = 0;
-    if (auto found = keys_.find(key); found != keys_.end()) {
-        const std::string& text = found->second;
-        auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), sum);
-        if (code != std::errc() || end != text.data() + text.size())
+    if (const std::string* text = find(key)) {
+        const char* const last = text->data() + text->size();
+        auto [end, code] = std::from_chars(text->data(), last, sum);
+        if (code != std::errc() || end != last)
             return failed(DDP_ERROR_INVALID_ARGUMENT,
-                          str("key ", in_quotes(key), ": its value ", in_quotes(text), " is not a 64-bit integer"));
+                          str("key ", in_quotes(key), ": its value ", in_quotes(*text), " is not a 64-bit integer"));
     }
     if (__builtin_add_overflow(sum, request.number, &sum))
         return failed(DDP_ERROR_INVALID_ARGUMENT, str("key ", in_quotes(key), ": the sum does not fit 64 bits"));
@@ -188,8 +187,8 @@ Strings StoreState::end_owner(std::uint64_t owner) {
     for (auto& [key, will] : mine.mapped()) {
         bytes_ -= size_of(key, will);
         if (!will.holder_key.empty()) {
-            auto holder = keys_.find(will.holder_key);
-            if (holder == keys_.end() || holder->second != will.holder) continue;
+            const std::string* holder = find(will.holder_key);
+            if (holder == nullptr || *holder != will.holder) continue;
         }
         // The will's bytes were counted when it was made, so executing it cannot fail.
         const std::size_t size = cost(key, will.value);

@@ -23,6 +23,8 @@ public:
     // and after a failure, nothing has changed.
     std::optional<Outcome> apply(std::uint64_t owner, const Request& request);
 
+    // nullptr: the key does not exist. Good until the next change.
+    const std::string* find(const std::string& key) const;
     // Index of the first key at or after `from` that does not exist, or keys.size().
     std::size_t first_missing(const Strings& keys, std::size_t from = 0) const;
 
@@ -50,7 +52,6 @@ private:
     };
     static std::size_t size_of(const std::string& key, const Will& will);
 
-    std::optional<Outcome> get(const std::string& key) const;
     Outcome compare_set(const Request& request);
     Outcome add(const Request& request);
     Outcome remove(const std::string& key);

@@ -1,29 +1,13 @@
 // The tcp store's server: one thread, one libuv loop, one state machine. It binds only the address it was given.
 #pragma once
 
-#include <chrono>
-#include <cstddef>
 #include <memory>
 #include <string>
 
-#include "rendezvous/protocol.h"
+#include "rendezvous/server_memory.h"
 #include "util/deadline.h"
 
 namespace libddp {
-
-// How much memory clients may make a server use beside what the store holds, and for how long. Tests set less.
-struct ServerLimits {
-    // Answers that one client has not read: above the first, its requests wait; above the second (waits that end all at once) it is
-    // disconnected.
-    std::size_t unread = std::size_t{64} << 20;
-    std::size_t hopeless = limits::kFrame + (std::size_t{64} << 20);
-    // Answers that no client has read. Above this, the client with the most is disconnected.
-    std::size_t answers = std::size_t{1} << 30;
-    // Long requests of which only the beginning has come. Requests for which there is no room wait in the socket.
-    std::size_t requests = std::size_t{512} << 20;
-    // A client whose request does not become complete keeps others waiting so long, and a second more for each 4 MiB.
-    std::chrono::milliseconds incomplete{10'000};
-};
 
 class TcpServer {
 public:

@@ -31,7 +31,8 @@ void read_reply(const Frame& frame) {
         const Outcome outcome = decode_reply(frame);
         check(outcome.code <= 0, "a reply has a code that is neither DDP_OK nor an error's");
         FrameReader again;
-        again.feed(encode_reply(frame.id, outcome));
+        const std::string payload = encode_reply_payload(outcome);
+        again.feed(encode_reply_header(frame.id, payload.size()) + payload);
         const auto written = again.next();
         check(written && same(decode_reply(*written), outcome), "a reply changes when it is written and read");
     });

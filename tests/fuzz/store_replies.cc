@@ -1,5 +1,6 @@
 // Any answer of a store's server to any call of a client.
 #include "fuzz/target.h"
+#include "rendezvous/store.h"
 #include "rendezvous/store_engine.h"
 
 namespace fuzz::store_replies {
@@ -36,7 +37,7 @@ private:
     Reader bytes_;
 };
 
-void call(EngineStore& store, Engine& engine) {
+void call(Store& store, Engine& engine) {
     const std::uint8_t which = engine.choose();
     const std::string key = engine.key(), other = engine.key();
     const std::int64_t number = engine.number();
@@ -71,7 +72,7 @@ void call(EngineStore& store, Engine& engine) {
 
 DDP_FUZZ_TARGET(store_replies, input) {
     const auto engine = std::make_shared<Engine>(input);
-    EngineStore store(engine, StoreConfig(), "store");
+    Store store(engine, StoreConfig(), "store");
     while (!engine->empty()) accepts([&] { call(store, *engine); });
 }
 

@@ -43,7 +43,7 @@ TEST(Keys, OfAHalfRemovedGroupKeepARankOutThatWouldFindThem) {
     bool all_removed = false;
     for (int removals = 0; !all_removed; ++removals) {
         ASSERT_LT(removals, 100);
-        EngineStore store(std::make_shared<EndingEngine>(removals), {}, "a store that ends");
+        Store store(std::make_shared<EndingEngine>(removals), {}, "a store that ends");
         const auto shared = std::shared_ptr<Store>(std::shared_ptr<void>(), &store);
         Monitor::Config config;
         config.store = shared;

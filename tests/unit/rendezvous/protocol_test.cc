@@ -45,7 +45,8 @@ TEST(Protocol, ReplyRoundTrip) {
     Outcome outcome = failed(DDP_ERROR_TIMEOUT, "no");
     outcome.number = INT64_MIN;
     outcome.values = {"a", ""};
-    Outcome back = decode_reply(only_frame(encode_reply(5, outcome)));
+    const std::string payload = encode_reply_payload(outcome);
+    Outcome back = decode_reply(only_frame(encode_reply_header(5, payload.size()) + payload));
     EXPECT_EQ(back.code, DDP_ERROR_TIMEOUT);
     EXPECT_EQ(back.message, "no");
     EXPECT_EQ(back.number, INT64_MIN);
