@@ -16,11 +16,12 @@ std::string_view bytes(const void* value, size_t size, const char* name) {
 }
 
 // A malloc'ed copy with a NUL behind it, so that text values print.
-void* give_bytes(const std::string& value) {
-    auto* copy = static_cast<char*>(std::malloc(value.size() + 1));
+void give_bytes(const std::string& bytes, void** value, size_t* size) {
+    auto* copy = static_cast<char*>(std::malloc(bytes.size() + 1));
     if (!copy) throw std::bad_alloc();
-    std::memcpy(copy, value.c_str(), value.size() + 1);
-    return copy;
+    std::memcpy(copy, bytes.c_str(), bytes.size() + 1);
+    *value = copy;
+    *size = bytes.size();
 }
 
 Store::Keys key_list(const char* const* keys, size_t count) {
@@ -82,9 +83,7 @@ ddp_status ddp_store_get(ddp_store* store, const char* key, int64_t timeout_ms, 
     return guard(error, "ddp_store_get", [&] {
         require(value, "value");
         require(size, "size");
-        auto found = store_of(store)->get(require(key, "key"), timeout_ms);
-        *value = give_bytes(found);
-        *size = found.size();
+        give_bytes(store_of(store)->get(require(key, "key"), timeout_ms), value, size);
     });
 }
 
@@ -96,8 +95,7 @@ ddp_status ddp_store_compare_set(ddp_store* store, const char* key, const void* 
         require(size, "size");
         auto now = store_of(store)->compare_set(require(key, "key"), bytes(expected, expected_size, "expected"),
                                                 bytes(desired, desired_size, "desired"));
-        *value = give_bytes(now);
-        *size = now.size();
+        give_bytes(now, value, size);
     });
 }
 
@@ -134,8 +132,7 @@ ddp_status ddp_store_list_keys(ddp_store* store, const char* prefix, void** keys
         require(size, "size");
         std::string joined;
         for (const auto& key : store_of(store)->list_keys(text_or(prefix, ""))) joined.append(key).push_back('\0');
-        *keys = give_bytes(joined);
-        *size = joined.size();
+        give_bytes(joined, keys, size);
     });
 }
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "comm/monitor.h"
-#include "rendezvous/environment.h"
+#include "launch/environment.h"
 #include "util/descriptors.h"
 #include "util/error.h"
 #include "util/log.h"

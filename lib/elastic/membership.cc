@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "elastic/keys.h"
-#include "rendezvous/environment.h"
+#include "launch/environment.h"
 #include "rendezvous/protocol.h"
 #include "util/boot_clock.h"
 #include "util/error.h"

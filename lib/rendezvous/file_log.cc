@@ -11,7 +11,7 @@
 #include <system_error>
 #include <thread>
 
-#include "rendezvous/secret_file.h"
+#include "launch/secret_file.h"
 #include "rendezvous/store_engine.h"
 #include "util/descriptors.h"
 #include "util/error.h"

@@ -1,26 +1,11 @@
 #include "rendezvous/tcp_server.h"
 
-#include <uv.h>
-
-#include <algorithm>
-#include <array>
-#include <chrono>
-#include <deque>
-#include <map>
 #include <new>
-#include <optional>
-#include <set>
 #include <utility>
-#include <vector>
 
-#include "rendezvous/loop_thread.h"
 #include "rendezvous/protocol.h"
-#include "rendezvous/store_listener.h"
-#include "rendezvous/tcp_connection.h"
-#include "rendezvous/wait_list.h"
 #include "util/error.h"
 #include "util/log.h"
-#include "wire/gate.h"
 
 namespace libddp {
 namespace {
@@ -34,50 +19,8 @@ constexpr std::size_t kLongAnswer = std::size_t{64} << 10;
 
 }  // namespace
 
-class TcpServer::Loop final : public TcpConnection::Owner {
-public:
-    Loop(const std::string& host, int port, const std::string& secret, const Deadline& deadline,
-         const ServerLimits& limits);
-    ~Loop() override { stop(); }
-
-    void stop() { loop_.stop(); }
-    const SocketAddress& address() const { return listener_->address(); }
-
-    void on_frame(TcpConnection& from, const Frame& frame) override;
-    void on_closed(TcpConnection& connection) override;
-    bool ask_room(TcpConnection& connection, std::size_t bytes) override { return room_.ask(connection.id(), bytes); }
-    void give_back_room(TcpConnection& connection) override;
-    const ServerLimits& limits() const override { return limits_; }
-    void again(TcpConnection& connection) override;
-
-private:
-    void begin_stop();
-    void admit(wire::Gate::Guest guest);
-    void sweep();
-    void expire();
-    void arm();
-    void take_turns();
-    void reply(Caller caller, const Outcome& outcome);
-    void drop_slow_readers();
-
-    const ServerLimits limits_;
-    uv_idle_t turns_{};
-    uv_timer_t deadline_timer_{};
-    uv_timer_t sweep_timer_{};
-    WaitList waits_;
-    Answers answers_;
-    RequestRoom room_;
-    std::map<std::uint64_t, std::unique_ptr<TcpConnection>> connections_;
-    std::uint64_t next_id_ = 1;
-    std::set<std::uint64_t> again_;
-    std::optional<Clock::time_point> armed_;
-    bool stopping_ = false;
-    std::optional<StoreListener> listener_;
-    LoopThread loop_;
-};
-
-TcpServer::Loop::Loop(const std::string& host, int port, const std::string& secret, const Deadline& deadline,
-                      const ServerLimits& limits)
+TcpServer::TcpServer(const std::string& host, int port, const std::string& secret, const Deadline& deadline,
+                     const ServerLimits& limits)
     : limits_(limits),
       waits_([this](Caller caller, const Outcome& outcome) { reply(caller, outcome); }),
       room_(limits.requests),
@@ -89,32 +32,33 @@ TcpServer::Loop::Loop(const std::string& host, int port, const std::string& secr
         turns_.data = deadline_timer_.data = sweep_timer_.data = this;
         listener_.emplace(loop_.loop(), host, port, secret, deadline,
                           [this](wire::Gate::Guest guest) { admit(std::move(guest)); });
-        const auto sweep = [](uv_timer_t* timer) { static_cast<Loop*>(timer->data)->sweep(); };
+        const auto sweep = [](uv_timer_t* timer) { static_cast<TcpServer*>(timer->data)->sweep(); };
         uv_timer_start(&sweep_timer_, sweep, kSweepMs, kSweepMs);
     });
 }
 
-void TcpServer::Loop::begin_stop() {
+void TcpServer::begin_stop() {
     stopping_ = true;
     listener_->close();
     if (connections_.empty()) return loop_.end();
     for (auto& [_, connection] : connections_) connection->finish(encode_closing("its owner ended it"));
     const auto close_all = [](uv_timer_t* timer) {
-        for (auto& [_, connection] : static_cast<Loop*>(timer->data)->connections_) connection->close();
+        for (auto& [_, connection] : static_cast<TcpServer*>(timer->data)->connections_) connection->close();
     };
     uv_timer_start(&sweep_timer_, close_all, kStopMs, 0);
 }
 
 // ---- connections
 
-void TcpServer::Loop::admit(wire::Gate::Guest guest) {
+void TcpServer::admit(wire::Gate::Guest guest) {
     const std::uint64_t id = next_id_++;
     const bool same_version = version_of(guest.identity) == kProtocolVersion;
-    auto connection = std::make_unique<TcpConnection>(loop_, id, std::move(guest), answers_.unsent(), *this);
+    TcpConnection::Owner& owner = *this;
+    auto connection = std::make_unique<TcpConnection>(loop_, id, std::move(guest), answers_.unsent(), owner);
     connections_.emplace(id, std::move(connection)).first->second->begin(same_version);
 }
 
-void TcpServer::Loop::sweep() {
+void TcpServer::sweep() {
     listener_->advance();
     for (const std::uint64_t id : room_.overdue(limits_.incomplete)) {
         TcpConnection& late = *connections_.at(id);
@@ -126,22 +70,22 @@ void TcpServer::Loop::sweep() {
 
 // ---- memory
 
-void TcpServer::Loop::give_back_room(TcpConnection& connection) {
+void TcpServer::give_back_room(TcpConnection& connection) {
     for (const std::uint64_t id : room_.give_back(connection.id())) connections_.at(id)->room_given();
 }
 
-void TcpServer::Loop::again(TcpConnection& connection) {
+void TcpServer::again(TcpConnection& connection) {
     again_.insert(connection.id());
-    uv_idle_start(&turns_, [](uv_idle_t* idle) { static_cast<Loop*>(idle->data)->take_turns(); });
+    uv_idle_start(&turns_, [](uv_idle_t* idle) { static_cast<TcpServer*>(idle->data)->take_turns(); });
 }
 
-void TcpServer::Loop::take_turns() {
+void TcpServer::take_turns() {
     for (const std::uint64_t id : std::exchange(again_, {}))
         if (auto found = connections_.find(id); found != connections_.end()) found->second->turn();
     if (again_.empty()) uv_idle_stop(&turns_);
 }
 
-void TcpServer::Loop::drop_slow_readers() {
+void TcpServer::drop_slow_readers() {
     while (answers_.unsent() > limits_.answers) {
         TcpConnection* slowest = nullptr;
         for (auto& [_, connection] : connections_)
@@ -153,7 +97,7 @@ void TcpServer::Loop::drop_slow_readers() {
     }
 }
 
-void TcpServer::Loop::on_frame(TcpConnection& from, const Frame& frame) {
+void TcpServer::on_frame(TcpConnection& from, const Frame& frame) {
     Request request = decode_request(frame);
     Caller caller{from.id(), frame.id};
     switch (request.op) {
@@ -170,7 +114,7 @@ void TcpServer::Loop::on_frame(TcpConnection& from, const Frame& frame) {
     arm();
 }
 
-void TcpServer::Loop::on_closed(TcpConnection& connection) {
+void TcpServer::on_closed(TcpConnection& connection) {
     std::uint64_t id = connection.id();
     connections_.erase(id);
     // While the server stops there is nobody left for whom the wills matter.
@@ -182,13 +126,13 @@ void TcpServer::Loop::on_closed(TcpConnection& connection) {
     }
 }
 
-void TcpServer::Loop::expire() {
+void TcpServer::expire() {
     armed_.reset();
     waits_.expire(Clock::now());
     arm();
 }
 
-void TcpServer::Loop::arm() {
+void TcpServer::arm() {
     auto next = waits_.next_deadline();
     if (next == armed_ || stopping_) return;
     armed_ = next;
@@ -199,11 +143,11 @@ void TcpServer::Loop::arm() {
     auto left = std::chrono::ceil<std::chrono::milliseconds>(*next - Clock::now()).count();
     uv_update_time(loop_.loop());  // the delay counts from the loop's own idea of now
     uv_timer_start(
-        &deadline_timer_, [](uv_timer_t* timer) { static_cast<Loop*>(timer->data)->expire(); },
+        &deadline_timer_, [](uv_timer_t* timer) { static_cast<TcpServer*>(timer->data)->expire(); },
         left > 0 ? static_cast<std::uint64_t>(left) : 0, 0);
 }
 
-void TcpServer::Loop::reply(Caller caller, const Outcome& outcome) {
+void TcpServer::reply(Caller caller, const Outcome& outcome) {
     auto connection = connections_.find(caller.owner);
     if (connection == connections_.end() || connection->second->closed()) return;
     try {
@@ -224,24 +168,14 @@ void TcpServer::Loop::reply(Caller caller, const Outcome& outcome) {
     drop_slow_readers();
 }
 
-TcpServer::TcpServer(const std::string& host, int port, const std::string& secret, const Deadline& deadline,
-                     const ServerLimits& limits)
-    : loop_(std::make_unique<Loop>(host, port, secret, deadline, limits)) {}
-
-TcpServer::~TcpServer() = default;
-
 int TcpServer::port() const {
-    return loop_->address().port();
+    return listener_->address().port();
 }
 
 std::string TcpServer::local_host() const {
-    std::string host = loop_->address().host();
+    std::string host = listener_->address().host();
     if (host == "0.0.0.0") return "127.0.0.1";
     return host == "::" ? "::1" : host;
-}
-
-void TcpServer::stop() {
-    loop_->stop();
 }
 
 }  // namespace libddp

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "util/error.h"
+#include "util/host.h"
 
 namespace libddp {
 namespace {
@@ -145,8 +146,7 @@ StoreUri parse_store_uri(const std::string& uri) {
 }
 
 std::string tcp_uri(const std::string& host, int port) {
-    bool v6 = host.find(':') != std::string::npos;
-    return str(kTcp, v6 ? "[" : "", host, v6 ? "]" : "", ":", port);
+    return str(kTcp, host_and_port(host, port));
 }
 
 }  // namespace libddp

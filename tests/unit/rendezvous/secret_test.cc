@@ -11,8 +11,8 @@
 #include <map>
 #include <optional>
 
-#include "rendezvous/secret_file.h"
-#include "rendezvous/user_secret.h"
+#include "launch/secret_file.h"
+#include "launch/user_secret.h"
 #include "support.h"
 #include "util/deadline.h"
 

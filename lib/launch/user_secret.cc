@@ -1,4 +1,4 @@
-#include "rendezvous/user_secret.h"
+#include "launch/user_secret.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -10,7 +10,7 @@
 #include <system_error>
 #include <vector>
 
-#include "rendezvous/secret_file.h"
+#include "launch/secret_file.h"
 #include "util/descriptors.h"
 #include "util/error.h"
 #include "util/private_file.h"

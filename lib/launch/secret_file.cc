@@ -1,4 +1,4 @@
-#include "rendezvous/secret_file.h"
+#include "launch/secret_file.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
