@@ -15,6 +15,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 # The first pattern that fits a path counts. "*" also stands for "/".
 ROOMS = (
     ("lib/util/*", "util rendezvous failure process"),
+    ("lib/launch/*", "launch rendezvous process"),
     ("lib/rendezvous/*", "rendezvous failure process"),
     ("lib/wire/*", "wire rendezvous failure attack"),
     ("lib/backends/mpi/*", "mpi"),

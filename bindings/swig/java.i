@@ -177,31 +177,6 @@ ddp_list_argument(DDP_KEY_LIST, "jobjectArray", "byte[][]", "java.util.Collectio
 }
 %typemap(freearg, noblock=1) DDP_KEY_LIST { ddp_java_texts_free(list$argnum, $2); }
 
-/* One argument: the values by their keys. */
-%define DDP_PAIRS (const char* const* keys, const void* const* values, const size_t* sizes, size_t count) %enddef
-ddp_list_argument(DDP_PAIRS, "jobjectArray", "byte[][]", "java.util.Map<String, byte[]>", "Text.pairs($javainput)")
-%typemap(in) DDP_PAIRS (DdpPairs pairs = {0}) {
-    if (!ddp_java_pairs(jenv, $input, &pairs)) return $null;
-    $1 = ($1_ltype)pairs.keys;
-    $2 = ($2_ltype)pairs.values;
-    $3 = pairs.sizes;
-    $4 = pairs.count;
-}
-%typemap(freearg, noblock=1) DDP_PAIRS { ddp_java_pairs_free(&pairs$argnum); }
-
-/* Made and counted by the %exception in roles.i; the argument has as many elements as there are keys. */
-%define DDP_VALUES (void** values, size_t* sizes) %enddef
-ddp_list_argument(DDP_VALUES, "jobjectArray", "byte[][]", "byte[][]", "$javainput")
-%typemap(in) DDP_VALUES { $1 = NULL; $2 = NULL; }
-%typemap(argout) DDP_VALUES {
-    for (size_t i = 0; $1 && $2 && i < arg3; ++i) ddp_java_give_bytes(jenv, $input, (jsize)i, $1[i], $2[i]);
-}
-%typemap(freearg, noblock=1) DDP_VALUES {
-    for (size_t i = 0; $1 && i < arg3; ++i) ddp_store_value_free($1[i]);
-    free($1);
-    free($2);
-}
-
 %define ddp_number_list(PARAMETERS, JNI, JAVA, COPY)
 ddp_list_argument(PARAMETERS, JNI, JAVA, JAVA, "$javainput")
 %typemap(in) PARAMETERS ($1_ltype list = NULL) {

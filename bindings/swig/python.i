@@ -165,25 +165,6 @@ ddp_bytes_result(DDP_DATA_AND_SIZE, ddp_bytes_free)
 }
 %typemap(freearg, noblock=1) (const char* const* keys, size_t count) { free(list$argnum); }
 
-/* One argument: [(key, bytes), ...]. */
-%typemap(in) (const char* const* keys, const void* const* values, const size_t* sizes, size_t count)
-             (DdpPairs pairs = {0}) {
-    if (!ddp_py_pairs($input, &pairs)) SWIG_fail;
-    $1 = pairs.keys;
-    $2 = pairs.values;
-    $3 = pairs.sizes;
-    $4 = pairs.count;
-}
-%typemap(freearg, noblock=1) (const char* const* keys, const void* const* values, const size_t* sizes, size_t count) {
-    ddp_py_pairs_free(&pairs$argnum);
-}
-/* Made and counted by the %exception in roles.i. */
-%typemap(in, numinputs=0) (void** values, size_t* sizes) { $1 = NULL; $2 = NULL; }
-%typemap(argout) (void** values, size_t* sizes) {
-    $result = DDP_PY_APPEND($result, ddp_py_values($1, $2, arg3));
-}
-%typemap(freearg, noblock=1) (void** values, size_t* sizes) { ddp_py_values_free($1, $2, arg3); }
-
 %typemap(in) (uint64_t* bytes, size_t capacity, size_t* count) (uint64_t* list = NULL, size_t number = 0) {
     if (!ddp_py_capacity($input, sizeof *list, (void**)&list, &$2)) SWIG_fail;
     $1 = list;

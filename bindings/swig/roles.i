@@ -7,13 +7,6 @@
 %apply int32_t* OUTPUT { ddp_param* param, ddp_param* first };
 %apply int64_t* OUTPUT { int64_t* sum, int64_t* count, int64_t* begin, int64_t* end };
 
-/* multi_get fills two arrays of the caller's, as long as the list of keys, which is its second and third argument. */
-%exception ddp_store_multi_get {
-    arg5 = (void**)calloc(arg3 ? arg3 : 1, sizeof(void*));
-    arg6 = (size_t*)calloc(arg3 ? arg3 : 1, sizeof(size_t));
-    $action
-}
-
 /* WHAT A LANGUAGE'S FILE DEFINES. Typemaps for these patterns; the names are those of the headers:
  *
  *   ddp_error** error                                   an exception with code, message, rank, param, bucket, step
@@ -24,8 +17,6 @@
  *   (void** data, size_t* size)                         the same, freed with ddp_bytes_free
  *   char** text                                         text that comes back, freed with ddp_text_free
  *   (const char* const* keys, size_t count)             a list of strings
- *   (const char* const* keys, const void* const* values, const size_t* sizes, size_t count)    strings and bytes
- *   (void** values, size_t* sizes)                      bytes that come back, arg3 of them; each and both arrays freed
  *   (const ddp_param* params, size_t count)             a list of numbers
  *   (const int64_t* periods, const int32_t* group_sizes, size_t count)     two lists, the second may be absent
  *   (ddp_group* const* groups, size_t n)                a list of groups

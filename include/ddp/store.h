@@ -6,7 +6,7 @@
  * it was given, and clients prove that they know the job secret.
  *
  * Keys have 1 to 1,024 bytes, values at most 64 MiB. A store holds at most 1 GiB. One call takes at most 65,536 keys,
- * and sends and returns at most 256 MiB. More is DDP_ERROR_LIMIT. Values are bytes, not text. Keys that begin with
+ * and returns at most 256 MiB. More is DDP_ERROR_LIMIT. Values are bytes, not text. Keys that begin with
  * "ddp/" belong to libddp.
  */
 #ifndef DDP_STORE_H

@@ -17,16 +17,9 @@ DDP_EXTERN_C_BEGIN
 DDP_API ddp_status ddp_store_check(ddp_store* store, const char* const* keys, size_t count, int32_t* exists,
                                    ddp_error** error);
 
-/* The number of keys, libddp's own included. */
-DDP_API ddp_status ddp_store_num_keys(ddp_store* store, int64_t* count, ddp_error** error);
-
 /* The keys that begin with `prefix` (NULL or "": all), sorted, each followed by a NUL: `*size` bytes in `*keys`. */
 DDP_API ddp_status ddp_store_list_keys(ddp_store* store, const char* prefix, void** keys, size_t* size,
                                        ddp_error** error);
-
-/* Appends bytes to the value under key. Creates the key if it is missing. Atomic. */
-DDP_API ddp_status ddp_store_append(ddp_store* store, const char* key, const void* value, size_t size,
-                                    ddp_error** error);
 
 /* Sets key to `desired` if its value is `expected`, or if key is missing and expected_size is 0. Atomic. Returns the
  * value that the key then has, which equals `desired` if and only if some caller set it so. Empty if the key is still
@@ -34,27 +27,6 @@ DDP_API ddp_status ddp_store_append(ddp_store* store, const char* key, const voi
 DDP_API ddp_status ddp_store_compare_set(ddp_store* store, const char* key, const void* expected, size_t expected_size,
                                          const void* desired, size_t desired_size, void** value, size_t* size,
                                          ddp_error** error);
-
-/* Waits until `count` callers have reached the barrier `name`. A name can be used again once all have left. MISMATCH:
- * other callers gave another count. */
-DDP_API ddp_status ddp_store_barrier(ddp_store* store, const char* name, int64_t count, int64_t timeout_ms,
-                                     ddp_error** error);
-
-/* First-in first-out queues. Their names are apart from keys. pop waits for an element. */
-DDP_API ddp_status ddp_store_queue_push(ddp_store* store, const char* queue, const void* value, size_t size,
-                                        ddp_error** error);
-DDP_API ddp_status ddp_store_queue_pop(ddp_store* store, const char* queue, int64_t timeout_ms, void** value,
-                                       size_t* size, ddp_error** error);
-DDP_API ddp_status ddp_store_queue_size(ddp_store* store, const char* queue, int64_t* count, ddp_error** error);
-
-/* Sets `count` keys in one round trip, all or none. */
-DDP_API ddp_status ddp_store_multi_set(ddp_store* store, const char* const* keys, const void* const* values,
-                                       const size_t* sizes, size_t count, ddp_error** error);
-
-/* Waits until all keys exist, and returns their values in one round trip. values[0..count) and sizes[0..count) are the
- * caller's arrays. Free each values[i] with ddp_store_value_free. */
-DDP_API ddp_status ddp_store_multi_get(ddp_store* store, const char* const* keys, size_t count, int64_t timeout_ms,
-                                       void** values, size_t* sizes, ddp_error** error);
 
 DDP_EXTERN_C_END
 

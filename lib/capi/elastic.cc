@@ -6,7 +6,7 @@
 #include "capi/guard.h"
 #include "elastic/job.h"
 #include "elastic/shards.h"
-#include "rendezvous/environment.h"
+#include "launch/environment.h"
 
 using namespace libddp;
 

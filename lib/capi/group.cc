@@ -13,7 +13,7 @@
 #include "ddp/in_place.h"
 #include "ddp/round_robin.h"
 #include "device/device.h"
-#include "rendezvous/environment.h"
+#include "launch/environment.h"
 #include "rendezvous/store.h"
 #include "util/deadline.h"
 

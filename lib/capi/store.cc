@@ -16,11 +16,12 @@ std::string_view bytes(const void* value, size_t size, const char* name) {
 }
 
 // A malloc'ed copy with a NUL behind it, so that text values print.
-void* give_bytes(const std::string& value) {
-    auto* copy = static_cast<char*>(std::malloc(value.size() + 1));
+void give_bytes(const std::string& bytes, void** value, size_t* size) {
+    auto* copy = static_cast<char*>(std::malloc(bytes.size() + 1));
     if (!copy) throw std::bad_alloc();
-    std::memcpy(copy, value.c_str(), value.size() + 1);
-    return copy;
+    std::memcpy(copy, bytes.c_str(), bytes.size() + 1);
+    *value = copy;
+    *size = bytes.size();
 }
 
 Store::Keys key_list(const char* const* keys, size_t count) {
@@ -82,9 +83,7 @@ ddp_status ddp_store_get(ddp_store* store, const char* key, int64_t timeout_ms, 
     return guard(error, "ddp_store_get", [&] {
         require(value, "value");
         require(size, "size");
-        auto found = store_of(store)->get(require(key, "key"), timeout_ms);
-        *value = give_bytes(found);
-        *size = found.size();
+        give_bytes(store_of(store)->get(require(key, "key"), timeout_ms), value, size);
     });
 }
 
@@ -96,8 +95,7 @@ ddp_status ddp_store_compare_set(ddp_store* store, const char* key, const void* 
         require(size, "size");
         auto now = store_of(store)->compare_set(require(key, "key"), bytes(expected, expected_size, "expected"),
                                                 bytes(desired, desired_size, "desired"));
-        *value = give_bytes(now);
-        *size = now.size();
+        give_bytes(now, value, size);
     });
 }
 
@@ -106,11 +104,6 @@ ddp_status ddp_store_add(ddp_store* store, const char* key, int64_t amount, int6
         require(sum, "sum");
         *sum = store_of(store)->add(require(key, "key"), amount);
     });
-}
-
-ddp_status ddp_store_append(ddp_store* store, const char* key, const void* value, size_t size, ddp_error** error) {
-    return guard(error, "ddp_store_append",
-                 [&] { store_of(store)->append(require(key, "key"), bytes(value, size, "value")); });
 }
 
 ddp_status ddp_store_check(ddp_store* store, const char* const* keys, size_t count, int32_t* exists,
@@ -126,50 +119,10 @@ ddp_status ddp_store_wait(ddp_store* store, const char* const* keys, size_t coun
     return guard(error, "ddp_store_wait", [&] { store_of(store)->wait(key_list(keys, count), timeout_ms); });
 }
 
-ddp_status ddp_store_multi_set(ddp_store* store, const char* const* keys, const void* const* values,
-                               const size_t* sizes, size_t count, ddp_error** error) {
-    return guard(error, "ddp_store_multi_set", [&] {
-        auto names = key_list(keys, count);
-        Store::Values contents;
-        if (count > 0) {
-            require(values, "values");
-            require(sizes, "sizes");
-        }
-        for (size_t i = 0; i < count; ++i) contents.emplace_back(bytes(values[i], sizes[i], "a value"));
-        store_of(store)->multi_set(names, contents);
-    });
-}
-
-ddp_status ddp_store_multi_get(ddp_store* store, const char* const* keys, size_t count, int64_t timeout_ms,
-                               void** values, size_t* sizes, ddp_error** error) {
-    return guard(error, "ddp_store_multi_get", [&] {
-        auto names = key_list(keys, count);
-        if (count > 0) {
-            require(values, "values");
-            require(sizes, "sizes");
-        }
-        auto contents = store_of(store)->multi_get(names, timeout_ms);
-        // All copies before any output: a failing allocation must not leave half of them behind.
-        std::vector<std::unique_ptr<void, decltype(&std::free)>> copies;
-        for (const auto& content : contents) copies.emplace_back(give_bytes(content), &std::free);
-        for (size_t i = 0; i < count; ++i) {
-            values[i] = copies[i].release();
-            sizes[i] = contents[i].size();
-        }
-    });
-}
-
 ddp_status ddp_store_delete(ddp_store* store, const char* key, int32_t* deleted, ddp_error** error) {
     return guard(error, "ddp_store_delete", [&] {
         bool existed = store_of(store)->remove(require(key, "key"));
         if (deleted) *deleted = existed ? 1 : 0;
-    });
-}
-
-ddp_status ddp_store_num_keys(ddp_store* store, int64_t* count, ddp_error** error) {
-    return guard(error, "ddp_store_num_keys", [&] {
-        require(count, "count");
-        *count = store_of(store)->num_keys();
     });
 }
 
@@ -179,39 +132,7 @@ ddp_status ddp_store_list_keys(ddp_store* store, const char* prefix, void** keys
         require(size, "size");
         std::string joined;
         for (const auto& key : store_of(store)->list_keys(text_or(prefix, ""))) joined.append(key).push_back('\0');
-        *keys = give_bytes(joined);
-        *size = joined.size();
-    });
-}
-
-ddp_status ddp_store_queue_push(ddp_store* store, const char* queue, const void* value, size_t size,
-                                ddp_error** error) {
-    return guard(error, "ddp_store_queue_push",
-                 [&] { store_of(store)->queue_push(require(queue, "queue"), bytes(value, size, "value")); });
-}
-
-ddp_status ddp_store_queue_pop(ddp_store* store, const char* queue, int64_t timeout_ms, void** value, size_t* size,
-                               ddp_error** error) {
-    return guard(error, "ddp_store_queue_pop", [&] {
-        require(value, "value");
-        require(size, "size");
-        auto element = store_of(store)->queue_pop(require(queue, "queue"), timeout_ms);
-        *value = give_bytes(element);
-        *size = element.size();
-    });
-}
-
-ddp_status ddp_store_queue_size(ddp_store* store, const char* queue, int64_t* count, ddp_error** error) {
-    return guard(error, "ddp_store_queue_size", [&] {
-        require(count, "count");
-        *count = store_of(store)->queue_size(require(queue, "queue"));
-    });
-}
-
-ddp_status ddp_store_barrier(ddp_store* store, const char* name, int64_t count, int64_t timeout_ms, ddp_error** error) {
-    return guard(error, "ddp_store_barrier", [&] {
-        if (count < 1) fail_call(DDP_ERROR_INVALID_ARGUMENT, "count is ", count, "; it must be at least 1");
-        store_of(store)->barrier(require(name, "name"), count, timeout_ms);
+        give_bytes(joined, keys, size);
     });
 }
 

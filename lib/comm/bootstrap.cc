@@ -8,7 +8,7 @@
 
 #include "comm/group_keys.h"
 #include "comm/verdict.h"
-#include "rendezvous/environment.h"
+#include "launch/environment.h"
 #include "util/descriptors.h"
 #include "util/error.h"
 #include "util/log.h"

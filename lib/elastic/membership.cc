@@ -9,7 +9,7 @@
 #include <set>
 
 #include "elastic/keys.h"
-#include "rendezvous/environment.h"
+#include "launch/environment.h"
 #include "util/boot_clock.h"
 #include "util/deadline.h"
 #include "util/host.h"

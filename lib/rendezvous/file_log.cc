@@ -11,7 +11,7 @@
 #include <system_error>
 #include <thread>
 
-#include "rendezvous/secret_file.h"
+#include "launch/secret_file.h"
 #include "rendezvous/store_engine.h"
 #include "util/descriptors.h"
 #include "util/error.h"
@@ -20,7 +20,7 @@
 namespace libddp {
 namespace {
 
-constexpr std::string_view kMagic = "ddpfile2";  // the last letter is the version
+constexpr std::string_view kMagic = "ddpfile3";  // the last letter is the version
 constexpr std::size_t kHeaderSize = 8 + 4 * 8;
 constexpr std::uint64_t kFenceAt = kHeaderSize;
 constexpr std::uint64_t kFirstRecord = 4096;
@@ -297,22 +297,21 @@ bool FileLog::replay(StoreState& state) {
         at += bytes.size();
         reader.feed(bytes);
         while (auto frame = reader.next()) {
-            Caller caller;
-            Request request = decode_record(*frame, caller);
+            const Request request = decode_request(*frame);
             seen_.end += kFrameHeader + frame->payload.size();
-            state.apply(caller, request);
+            state.apply(frame->id, request);
         }
     }
     if (seen_.end != now.end) fail(DDP_ERROR_IO, "the store file ", path_, " was damaged by somebody else");
     return true;
 }
 
-void FileLog::append(Caller caller, const Request& request, const StoreState& state) {
+void FileLog::append(std::uint64_t owner, const Request& request, const StoreState& state) {
     // Until the header is written the record does not count; should that fail, `state` is ahead of the file and the
     // next replay rebuilds it.
     Header next = read_header();
     seen_.generation = 0;
-    std::string record = encode_record(caller, request);
+    std::string record = encode_request(owner, request);
     write(record, next.end);
     next.end += record.size();
     write_header(next);
@@ -324,8 +323,8 @@ void FileLog::compact(const StoreState& state) {
     Header next = read_header();
     const std::uint64_t old_end = next.end;
     std::uint64_t at = old_end;
-    state.snapshot([&](Caller caller, const Request& request) {
-        std::string record = encode_record(caller, request);
+    state.snapshot([&](std::uint64_t owner, const Request& request) {
+        std::string record = encode_request(owner, request);
         write(record, at);
         at += record.size();
     });

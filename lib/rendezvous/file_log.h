@@ -54,7 +54,7 @@ public:
     // With the lock held: brings `state` up to date. True: it has changed.
     bool replay(StoreState& state);
     // With the lock held, directly after replay: records what has just been applied to `state`.
-    void append(Caller caller, const Request& request, const StoreState& state);
+    void append(std::uint64_t owner, const Request& request, const StoreState& state);
     // With the lock held: from now on others see this participant as gone.
     void end_presence() const;
     bool others_alive() const;

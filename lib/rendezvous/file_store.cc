@@ -79,7 +79,7 @@ bool FileStore::with_file(Lock& lock, const Deadline& deadline, const std::funct
     bool locked = false;
     const std::int64_t asked_ms = boot_ms();
     try {
-        locked = log_.lock(deadline, closing ? never : close_called_);
+        locked = log_.lock(deadline, closing ? never : closed_);
         if (locked) locked_ms_ = asked_ms;
         lock.lock();
         if (locked) use();
@@ -104,74 +104,27 @@ void FileStore::catch_up() {
 // Tells the waiting threads and the watches that the state has changed.
 void FileStore::announce() {
     changed_.notify_all();
-    for (auto at = watches_.begin(); at != watches_.end();) {
-        Request get;
-        get.op = Op::kGet;
-        get.keys.push_back(at->second);
-        auto outcome = state_.apply({}, get);
-        if (outcome && outcome->code == DDP_OK) notifier_.fire(at->first, std::move(outcome->values.front()));
-        at = outcome ? watches_.erase(at) : std::next(at);
-    }
+    watches_.look(state_);
 }
 
-std::optional<Outcome> FileStore::apply(Caller caller, const Request& request) {
-    auto outcome = state_.apply(caller, request);
-    bool recorded = outcome ? outcome->code == DDP_OK : request.op == Op::kBarrier;
-    if (recorded && changes_state(request.op)) {
-        log_.append(caller, request, state_);
+std::optional<Outcome> FileStore::apply(std::uint64_t owner, const Request& request) {
+    auto outcome = state_.apply(owner, request);
+    if (outcome && outcome->code == DDP_OK && changes_state(request.op)) {
+        log_.append(owner, request, state_);
         announce();
     }
     return outcome;
 }
 
-std::optional<Outcome> FileStore::attempt(Lock& lock, Caller caller, const Request& request, const Deadline& deadline) {
+// nullopt: it has to wait, and leaves no trace.
+std::optional<Outcome> FileStore::attempt(Lock& lock, const Request& request, const Deadline& deadline) {
     std::optional<Outcome> outcome;
-    bool locked = with_file(lock, deadline, [&] {
+    const bool locked = with_file(lock, deadline, [&] {
         catch_up();
-        outcome = apply(caller, request);
-        // One that does not wait leaves no trace that others could see in between.
-        if (!outcome && request.timeout_ms == kNoWait) outcome = time_over(caller, request);
+        outcome = apply(log_.owner(), request);
     });
     if (!locked) file_is_busy();
     return outcome;
-}
-
-// Others must not count on an arrival at a barrier; nothing else that waits has left a trace.
-Outcome FileStore::give_up(Lock& lock, Caller caller, const Request& request, const Deadline& deadline) {
-    const interrupt::Off off;
-    std::optional<Outcome> outcome;
-    bool locked = with_file(lock, deadline, [&] {
-        catch_up();
-        outcome = time_over(caller, request);
-    });
-    if (!locked) file_is_busy();
-    return std::move(*outcome);
-}
-
-void FileStore::give_up_interrupted(Lock& lock, Caller caller, const Request& request) {
-    if (request.op == Op::kBarrier) give_up(lock, caller, request, Deadline::after_ms(kLeaveBoundMs));
-    fail(DDP_ERROR_INTERRUPTED, "a wait for ", describe_wait(request), " of the store ", path_, " was interrupted");
-}
-
-// With the file locked: a last look; for a barrier, the arrival is taken back.
-Outcome FileStore::time_over(Caller caller, const Request& request) {
-    if (request.op != Op::kBarrier) {
-        auto outcome = apply(caller, request);
-        return outcome ? std::move(*outcome) : state_.timed_out(request, request.timeout_ms);
-    }
-    if (!state_.waits_at(request.keys.front(), caller)) return Outcome();
-    Outcome outcome = state_.timed_out(request, request.timeout_ms);
-    Request cancel;
-    cancel.op = Op::kCancel;
-    cancel.number = static_cast<std::int64_t>(caller.request);
-    apply(caller, cancel);
-    return outcome;
-}
-
-bool FileStore::would_wait(Caller caller, const Request& request) const {
-    if (request.op == Op::kBarrier) return state_.waits_at(request.keys.front(), caller);
-    if (request.op == Op::kQueuePop) return state_.queue_empty(request.keys.front());
-    return state_.first_missing(request.keys) != request.keys.size();
 }
 
 Outcome FileStore::perform(Request request, std::int64_t within_ms) {
@@ -182,32 +135,34 @@ Outcome FileStore::perform(Request request, std::int64_t within_ms) {
 
     Lock lock(mutex_);
     check_usable();
-    const Caller caller{log_.owner(), next_request_++};
-    if (auto outcome = attempt(lock, caller, request, bound)) return std::move(*outcome);
-
     struct Counted {
         std::size_t& count;
         explicit Counted(std::size_t& waiting) : count(waiting) { ++count; }
         ~Counted() { --count; }
-    } counted(waiting_);
-    monitor_wake_.notify_all();
-    auto ready = [&] { return closed_ || failure_ || !would_wait(caller, request); };
-    while (true) {
-        const auto waited = interrupt::wait(lock, changed_, deadline, ready);
-        if (waited == interrupt::Waited::kInterrupted) give_up_interrupted(lock, caller, request);
-        if (waited == interrupt::Waited::kTimeout) return give_up(lock, caller, request, bound);
+    };
+    std::optional<Counted> counted;
+    for (bool last = !waits;;) {
+        if (auto outcome = attempt(lock, request, bound)) return std::move(*outcome);
+        if (last) return state_.timed_out(request, request.timeout_ms);
+        if (!counted) {
+            counted.emplace(waiting_);
+            monitor_wake_.notify_all();
+        }
+        const auto waited = interrupt::wait(lock, changed_, deadline, [&] {
+            return closed_ || failure_ || state_.first_missing(request.keys) == request.keys.size();
+        });
+        if (waited == interrupt::Waited::kInterrupted)
+            fail(DDP_ERROR_INTERRUPTED, "a wait for ", describe_wait(request), " of the store ", path_,
+                 " was interrupted");
         check_usable();
-        if (request.op == Op::kBarrier) return Outcome();
-        // Another process may have popped the element meanwhile: then the wait goes on.
-        if (auto outcome = attempt(lock, caller, request, bound)) return std::move(*outcome);
+        last = waited == interrupt::Waited::kTimeout;
     }
 }
 
 Notifier::Id FileStore::watch(const std::string& key, Notifier::Callback seen) {
     Lock lock(mutex_);
     check_usable();
-    Notifier::Id id = notifier_.add(std::move(seen));
-    watches_.emplace(id, key);
+    const Notifier::Id id = watches_.add(key, std::move(seen));
     announce();
     return id;
 }
@@ -215,15 +170,15 @@ Notifier::Id FileStore::watch(const std::string& key, Notifier::Callback seen) {
 Notifier::Id FileStore::watch_connection(Notifier::Callback lost) {
     Lock lock(mutex_);
     check_usable();
-    return notifier_.add(std::move(lost));
+    return watches_.notifier().add(std::move(lost));
 }
 
 void FileStore::unwatch(Notifier::Id id) {
     {
         Lock lock(mutex_);
-        watches_.erase(id);
+        watches_.forget(id);
     }
-    notifier_.remove(id);
+    watches_.notifier().remove(id);
 }
 
 void FileStore::monitor() {
@@ -269,19 +224,16 @@ void FileStore::bury_the_dead(Lock& lock) {
     if (dead.empty()) return;
     with_file(lock, Deadline::after_ms(kMonitorBoundMs), [&] {
         catch_up();  // another participant may have been faster
-        Request goodbye;
-        goodbye.op = Op::kGoodbye;
         auto left = state_.owners();
         for (std::uint64_t owner : dead)
-            if (left.count(owner) != 0) apply({owner, 0}, goodbye);
+            if (left.count(owner) != 0) apply(owner, Request{Op::kGoodbye});
     });
 }
 
 void FileStore::close() {
-    if (close_called_.exchange(true)) return;
     {
         Lock lock(mutex_);
-        closed_ = true;
+        if (closed_.exchange(true)) return;
         changed_.notify_all();
         monitor_wake_.notify_all();
     }
@@ -290,19 +242,17 @@ void FileStore::close() {
         Lock lock(mutex_);
         leave(lock);
     }
-    notifier_.stop();
+    watches_.notifier().stop();
 }
 
-// Runs this participant's own wills and takes back its arrivals; the last one deletes the file. If the lock cannot be
+// Runs this participant's own wills; the last one deletes the file. If the lock cannot be
 // had in time, the others find this participant gone and do the former; the file stays and is found stale later.
 void FileStore::leave(Lock& lock) {
     const interrupt::Off off;
     try {
         with_file(lock, Deadline::after_ms(kLeaveBoundMs), [&] {
             catch_up();
-            Request goodbye;
-            goodbye.op = Op::kGoodbye;
-            if (state_.owners().count(log_.owner()) != 0) apply({log_.owner(), 0}, goodbye);
+            if (state_.owners().count(log_.owner()) != 0) apply(log_.owner(), Request{Op::kGoodbye});
             // Before the lock goes: whoever has it next must not take this participant for one that stays.
             log_.end_presence();
             if (!log_.others_alive()) log_.remove_file();

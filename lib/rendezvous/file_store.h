@@ -14,7 +14,7 @@
 #include <thread>
 
 #include "rendezvous/file_log.h"
-#include "rendezvous/notifier.h"
+#include "rendezvous/key_watches.h"
 #include "rendezvous/store_engine.h"
 #include "rendezvous/store_state.h"
 #include "util/error.h"
@@ -31,6 +31,7 @@ public:
     Notifier::Id watch(const std::string& key, Notifier::Callback seen) override;
     // There is no service that could be lost: the callback never runs.
     Notifier::Id watch_connection(Notifier::Callback lost) override;
+    bool answers(std::int64_t) override { return true; }
     void unwatch(Notifier::Id id) override;
     void close() override;
     std::int64_t raise_fence(std::int64_t at_least) override;
@@ -41,13 +42,9 @@ private:
 
     // All of these: with mutex_ held, which with_file lets go while it waits for the file.
     bool with_file(Lock& lock, const Deadline& deadline, const std::function<void()>& use);
-    std::optional<Outcome> attempt(Lock& lock, Caller caller, const Request& request, const Deadline& deadline);
-    Outcome give_up(Lock& lock, Caller caller, const Request& request, const Deadline& deadline);
-    [[noreturn]] void give_up_interrupted(Lock& lock, Caller caller, const Request& request);
-    Outcome time_over(Caller caller, const Request& request);
-    bool would_wait(Caller caller, const Request& request) const;
+    std::optional<Outcome> attempt(Lock& lock, const Request& request, const Deadline& deadline);
     void catch_up();
-    std::optional<Outcome> apply(Caller caller, const Request& request);
+    std::optional<Outcome> apply(std::uint64_t owner, const Request& request);
     void announce();
     void check_usable() const;
     [[noreturn]] void file_is_busy() const;
@@ -65,16 +62,12 @@ private:
     FileLog log_;
     StoreState state_;
     bool busy_ = false;  // a thread of this process waits for or holds the file
-    bool closed_ = false;
+    std::atomic<bool> closed_{false};
     std::optional<ErrorInfo> failure_;  // the file became unreadable
     std::size_t waiting_ = 0;
     std::atomic<std::int64_t> locked_ms_{0};  // boot_ms before the file was locked last
-    std::uint64_t next_request_ = 1;
-    std::map<Notifier::Id, std::string> watches_;
-
-    std::atomic<bool> close_called_{false};
     std::thread monitor_;
-    Notifier notifier_;
+    KeyWatches watches_;
 };
 
 }  // namespace libddp

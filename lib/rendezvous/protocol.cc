@@ -31,18 +31,10 @@ constexpr std::array kShapes = {
     Shape{Op::kGet, 1, 1, 0},
     Shape{Op::kCompareSet, 1, 1, 2},
     Shape{Op::kAdd, 1, 1, 0},
-    Shape{Op::kAppend, 1, 1, 1},
     Shape{Op::kCheck, 0, limits::kKeysPerRequest, 0},
     Shape{Op::kWait, 0, limits::kKeysPerRequest, 0},
-    Shape{Op::kMultiSet, 0, limits::kKeysPerRequest, kPerKey},
-    Shape{Op::kMultiGet, 0, limits::kKeysPerRequest, 0},
     Shape{Op::kRemove, 1, 1, 0},
-    Shape{Op::kNumKeys, 0, 0, 0},
     Shape{Op::kListKeys, 0, 0, 1},
-    Shape{Op::kQueuePush, 1, 1, 1},
-    Shape{Op::kQueuePop, 1, 1, 0},
-    Shape{Op::kQueueSize, 1, 1, 0},
-    Shape{Op::kBarrier, 1, 1, 0},
     Shape{Op::kSetWill, 1, 2, kPerKey},
     Shape{Op::kRemoveWill, 1, 1, 0},
     Shape{Op::kCancel, 0, 0, 0},
@@ -67,26 +59,17 @@ std::optional<Outcome> wrong_shape(const Request& request) {
 }
 
 std::optional<Outcome> beyond_limit(const Request& request) {
-    std::size_t total = 0;
     for (const auto& key : request.keys) {
         if (key.empty()) return failed(DDP_ERROR_INVALID_ARGUMENT, "key: is empty; keys have 1 to 1024 bytes");
         if (key.size() > limits::kKey)
             return failed(DDP_ERROR_LIMIT, str("key ", in_quotes(key), ": has ", key.size(), " bytes, at most ",
                                                limits::kKey, " are allowed"));
-        total += key.size() + sizeof(std::uint32_t);
     }
-    for (const auto& value : request.values) {
+    for (const auto& value : request.values)
         if (value.size() > limits::kValue)
             return failed(DDP_ERROR_LIMIT,
                           str("value", request.keys.empty() ? std::string() : " of " + in_quotes(request.keys.front()),
                               ": has ", value.size(), " bytes, at most ", limits::kValue, " are allowed"));
-        total += value.size() + sizeof(std::uint32_t);
-    }
-    // The fixed fields of a frame are far below this reserve.
-    constexpr std::size_t kReserve = 4096;
-    if (total > limits::kFrame - kReserve)
-        return failed(DDP_ERROR_LIMIT, str("values: ", total, " bytes in one call, at most ", limits::kFrame - kReserve,
-                                           " are allowed"));
     return std::nullopt;
 }
 
@@ -104,37 +87,22 @@ std::optional<Outcome> invalid(const Request& request) {
     if (auto failure = beyond_limit(request)) return failure;
     if (request.op == Op::kListKeys && request.values.front().size() > limits::kKey)
         return failed(DDP_ERROR_LIMIT, str("prefix: is longer than ", limits::kKey, " bytes"));
-    if (request.op == Op::kBarrier && request.number < 1)
-        return failed(DDP_ERROR_INVALID_ARGUMENT, str("count: ", request.number, " is not at least 1"));
     if (request.timeout_ms < kForever || request.timeout_ms > kLongestWaitMs)
         return failed(DDP_ERROR_INVALID_ARGUMENT, str("timeout_ms: ", request.timeout_ms, " is out of range"));
     return std::nullopt;
 }
 
 bool changes_state(Op op) {
-    switch (op) {
-        case Op::kGet:
-        case Op::kCheck:
-        case Op::kWait:
-        case Op::kMultiGet:
-        case Op::kNumKeys:
-        case Op::kListKeys:
-        case Op::kQueueSize:
-            return false;
-        default:
-            return true;
-    }
+    return op != Op::kGet && op != Op::kCheck && op != Op::kWait && op != Op::kListKeys;
 }
 
 bool may_wait(Op op) {
-    return op == Op::kGet || op == Op::kWait || op == Op::kMultiGet || op == Op::kQueuePop || op == Op::kBarrier;
+    return op == Op::kGet || op == Op::kWait;
 }
 
 std::string describe_wait(const Request& request) {
     if (!may_wait(request.op) || request.keys.empty()) return "an answer";
     const std::string name = in_quotes(request.keys.front());
-    if (request.op == Op::kQueuePop) return "queue " + name;
-    if (request.op == Op::kBarrier) return "barrier " + name;
     return request.keys.size() == 1 ? "key " + name : str(request.keys.size(), " keys, ", name, " among them");
 }
 
@@ -158,25 +126,6 @@ std::size_t bytes_in(const Strings& list) {
     std::size_t total = 0;
     for (const auto& item : list) total += item.size() + 4;
     return total;
-}
-
-void write_request(ByteWriter& out, const Request& request) {
-    out.reserve(64 + bytes_in(request.keys) + bytes_in(request.values));
-    out.i64(request.number);
-    out.i64(request.timeout_ms);
-    out.strings(request.keys);
-    out.strings(request.values);
-}
-
-Request read_request(ByteReader& in, Op op) {
-    Request request;
-    request.op = op;
-    request.number = in.i64();
-    request.timeout_ms = in.i64();
-    request.keys = in.strings();
-    request.values = in.strings();
-    in.end();
-    return request;
 }
 
 }  // namespace
@@ -253,25 +202,17 @@ std::uint32_t decode_version(std::string_view bytes) {
 
 std::string encode_request(std::uint64_t id, const Request& request) {
     ByteWriter out;
-    write_request(out, request);
+    out.reserve(64 + bytes_in(request.keys) + bytes_in(request.values));
+    out.i64(request.number);
+    out.i64(request.timeout_ms);
+    out.strings(request.keys);
+    out.strings(request.values);
     return frame(request.op, id, out.take());
 }
 
-std::string encode_record(Caller caller, const Request& request) {
-    ByteWriter out;
-    out.u64(caller.owner);
-    write_request(out, request);
-    return frame(request.op, caller.request, out.take());
-}
-
 std::string encode_reply_payload(const Outcome& outcome) {
-    std::size_t size = 64 + outcome.message.size() + bytes_in(outcome.values);
-    if (size > limits::kFrame)
-        return encode_reply_payload(
-            failed(DDP_ERROR_LIMIT, str("the answer would have ", size, " bytes, at most ", limits::kFrame,
-                                        " are allowed: ask for less at a time")));
     ByteWriter out;
-    out.reserve(size);
+    out.reserve(64 + outcome.message.size() + bytes_in(outcome.values));
     out.i64(outcome.code);
     out.i64(outcome.number);
     out.string(outcome.message);
@@ -285,10 +226,6 @@ std::string encode_reply_header(std::uint64_t id, std::size_t payload) {
     return out.take();
 }
 
-std::string encode_reply(std::uint64_t id, const Outcome& outcome) {
-    return frame(Op::kReply, id, encode_reply_payload(outcome));
-}
-
 std::string encode_closing(std::string_view reason) {
     ByteWriter out;
     out.string(reason);
@@ -297,13 +234,14 @@ std::string encode_closing(std::string_view reason) {
 
 Request decode_request(const Frame& from) {
     ByteReader in(from.payload);
-    return read_request(in, from.op);
-}
-
-Request decode_record(const Frame& from, Caller& caller) {
-    ByteReader in(from.payload);
-    caller = {in.u64(), from.id};
-    return read_request(in, from.op);
+    Request request;
+    request.op = from.op;
+    request.number = in.i64();
+    request.timeout_ms = in.i64();
+    request.keys = in.strings();
+    request.values = in.strings();
+    in.end();
+    return request;
 }
 
 Outcome decode_reply(const Frame& from) {

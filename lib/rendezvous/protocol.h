@@ -19,21 +19,13 @@ enum class Op : std::uint8_t {
     kGet = 2,
     kCompareSet = 3,
     kAdd = 4,
-    kAppend = 5,
     kCheck = 6,
     kWait = 7,
-    kMultiSet = 8,
-    kMultiGet = 9,
     kRemove = 10,
-    kNumKeys = 11,
     kListKeys = 12,
-    kQueuePush = 13,
-    kQueuePop = 14,
-    kQueueSize = 15,
-    kBarrier = 16,
     kSetWill = 17,  // keys: the will's, and perhaps the condition's; values: theirs
     kRemoveWill = 18,
-    kCancel = 19,   // number: the request to forget. Never answered.
+    kCancel = 19,   // number: the wait to forget. Never answered.
     kGoodbye = 20,  // the caller leaves on purpose. Never answered.
     kReply = 64,    // server to client
     kClosing = 65,  // server to client: the server ends on purpose
@@ -43,7 +35,7 @@ namespace limits {
 inline constexpr std::size_t kKey = 1024;
 inline constexpr std::size_t kValue = std::size_t{64} << 20;
 inline constexpr std::size_t kKeysPerRequest = 65'536;
-// A request or reply as a whole. Larger than any single value so that multi_set and compare_set have room.
+// A request or reply as a whole: list_keys returns this much, and compare_set sends two values.
 inline constexpr std::size_t kFrame = std::size_t{256} << 20;
 // The most that a store holds. Waits count.
 inline constexpr std::size_t kTotal = std::size_t{1} << 30;
@@ -57,10 +49,10 @@ inline constexpr std::int64_t kForever = -1;
 using Strings = std::vector<std::string>;
 
 struct Request {
-    Op op = Op::kNumKeys;
-    Strings keys;                       // or the name of a queue or barrier
-    Strings values;                     // compare_set: expected, desired; list_keys: the prefix
-    std::int64_t number = 0;            // add: the amount; barrier: the count; cancel: the request
+    Op op = Op::kCheck;
+    Strings keys = {};
+    Strings values = {};                // compare_set: expected, desired; list_keys: the prefix
+    std::int64_t number = 0;            // add: the amount; cancel: the request
     std::int64_t timeout_ms = kNoWait;  // kNoWait, kForever or milliseconds
 };
 
@@ -73,7 +65,7 @@ struct Outcome {
 
 Outcome failed(ddp_status code, std::string message);
 
-// The source of a request: a connection (or a participant of a file store) and its own number for the request.
+// The source of a request: a connection (or a participant) and its own number for the request.
 struct Caller {
     std::uint64_t owner = 0;
     std::uint64_t request = 0;
@@ -89,7 +81,7 @@ bool may_wait(Op op);
 // Whether it leaves a trace in a store, so that all who keep one must know of it.
 bool changes_state(Op op);
 
-// The object of a request's wait: "key 'x'", "barrier 'b'".
+// The object of a request's wait: "key 'x'".
 std::string describe_wait(const Request& request);
 
 // The store's binary format. Everything is little endian.
@@ -102,9 +94,9 @@ std::string describe_wait(const Request& request);
 // with the bytes that really came, and counts are checked against what is left of the payload before anything is
 // reserved.
 //
-// A file store's log holds the same frames, each request preceded by its owner.
+// A file store's log holds the frames of requests. The id is the owner there.
 
-inline constexpr std::uint32_t kProtocolVersion = 3;
+inline constexpr std::uint32_t kProtocolVersion = 4;
 inline constexpr std::size_t kVersionSize = 4;
 
 // The name of a client in the handshake, and the version that it then speaks; nullopt: it wants no store.
@@ -161,18 +153,15 @@ private:
 std::string encode_request(std::uint64_t id, const Request& request);
 std::string encode_version();
 std::uint32_t decode_version(std::string_view bytes);  // exactly kVersionSize
-std::string encode_reply(std::uint64_t id, const Outcome& outcome);
-// The same in two parts. Replies with the same outcome have the same second part.
+// A reply in two parts. Replies with the same outcome have the same second part.
 std::string encode_reply_header(std::uint64_t id, std::size_t payload);
 std::string encode_reply_payload(const Outcome& outcome);
 std::string encode_closing(std::string_view reason);
-std::string encode_record(Caller caller, const Request& request);
 
 // These throw Error (DDP_ERROR_IO) on anything malformed; whether the request makes sense is for invalid() to say.
 Request decode_request(const Frame& frame);
 Outcome decode_reply(const Frame& frame);
 std::string decode_closing(const Frame& frame);
-Request decode_record(const Frame& frame, Caller& caller);
 
 // Cuts a stream of bytes into frames.
 class FrameReader {

@@ -3,8 +3,8 @@
 #include <atomic>
 #include <vector>
 
-#include "rendezvous/secret_file.h"
-#include "rendezvous/user_secret.h"
+#include "launch/secret_file.h"
+#include "launch/user_secret.h"
 #include "util/error.h"
 #include "util/log.h"
 #include "wire/sockets.h"
@@ -63,8 +63,8 @@ std::string beyond_loopback(const HostAndPort& at, const std::string& store, con
          "DDP_SECRET=$(head -c 32 /dev/urandom | base64 -w0). DDP_SECRET_FILE may name a file with it instead. If all "
          "ranks are on one machine, let them meet at 127.0.0.1 instead of ",
          host,
-         " (MASTER_ADDR; torchrun: --local-addr). DDP_INSECURE=1 does without a secret. See docs/ddprun.md, "
-         "\"The job secret\"");
+         " (MASTER_ADDR; torchrun: --local-addr). DDP_INSECURE=1 does without a secret. See docs/ddprun.md, \"The job "
+         "secret\"");
 }
 
 void warn_once(const StoreConfig& config, bool has_none) {
@@ -102,16 +102,13 @@ void require_protection(const StoreConfig& config, const EtcdAddress& etcd, cons
             if (!told.test_and_set())
                 log(LogLevel::kWarn, "the store at ", config.uri,
                     " is used without TLS, as this program or DDP_INSECURE asks: whoever is on the way can read and "
-                    "change "
-                    "what ranks exchange, passwords among it");
+                    "change what ranks exchange, passwords among it");
             return;
         }
         fail(DDP_ERROR_PERMISSION_DENIED, "the store at ", config.uri, " needs TLS: ", why,
              ", so others on the network could read and change what ranks exchange. Write etcds:// and, where the "
-             "system does "
-             "not know the authority of etcd's certificate, ?cacert=FILE. DDP_INSECURE=1 does without TLS. See "
-             "docs/ddprun.md, "
-             "\"A store on etcd\"");
+             "system does not know the authority of etcd's certificate, ?cacert=FILE. DDP_INSECURE=1 does without TLS. "
+             "See docs/ddprun.md, \"A store on etcd\"");
     }
 }
 

@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <string>
 
-#include "rendezvous/environment.h"
+#include "launch/environment.h"
 #include "rendezvous/store.h"
 #include "rendezvous/uri.h"
 #include "util/deadline.h"
@@ -15,7 +15,7 @@ namespace libddp {
 inline constexpr std::size_t kShortestSecret = 16;
 
 // The secret with which a process serves or joins the tcp store at config.uri: the program's, else DDP_SECRET, else the
-// content of the file that DDP_SECRET_FILE names, else on a loopback address this user's (rendezvous/user_secret.h), else "". A
+// content of the file that DDP_SECRET_FILE names, else on a loopback address this user's (launch/user_secret.h), else "". A
 // shorter one than kShortestSecret is for loopback addresses only, unless the program or DDP_INSECURE=1 permits it elsewhere. Then
 // a warning in the log says what that means, once. With config.job, another secret that comes from this one and the job.
 // Throws Error: PERMISSION_DENIED (too short), INVALID_ARGUMENT (DDP_INSECURE is neither 0 nor 1), those of

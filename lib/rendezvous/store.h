@@ -1,4 +1,4 @@
-// The store interface: what groups and the C ABI see of a rendezvous service. Semantics: include/ddp/store.h.
+// A store: what groups and the C ABI see of a rendezvous service. Semantics: include/ddp/store.h.
 #pragma once
 
 #include <cstdint>
@@ -24,79 +24,87 @@ struct StoreConfig {
     std::size_t clients = 0;  // of a server: how many other processes are known to connect
 };
 
+class StoreEngine;
+struct Request;
+struct Outcome;
+
 // Every method may be called from any thread, several at once. Failures throw libddp::Error. timeout_ms: 0 takes the
 // store's default, negative does not wait.
 class Store {
 public:
     using Keys = std::vector<std::string>;
-    using Values = std::vector<std::string>;
 
-    virtual ~Store() = default;
+    // config: how a client reaches the service again. description: "tcp://127.0.0.1:29500", for messages.
+    Store(std::shared_ptr<StoreEngine> engine, StoreConfig config, std::string description);
+    Store(const Store& owner, std::int64_t within_ms);  // owner.bounded(within_ms)
+    ~Store();
 
-    virtual void set(const std::string& key, std::string_view value) = 0;
-    virtual std::string get(const std::string& key, std::int64_t timeout_ms = 0) = 0;
-    virtual std::string compare_set(const std::string& key, std::string_view expected, std::string_view desired) = 0;
-    virtual std::int64_t add(const std::string& key, std::int64_t amount) = 0;
-    virtual void append(const std::string& key, std::string_view value) = 0;
-    virtual bool check(const Keys& keys) = 0;
-    virtual void wait(const Keys& keys, std::int64_t timeout_ms = 0) = 0;
-    virtual void multi_set(const Keys& keys, const Values& values) = 0;
-    virtual Values multi_get(const Keys& keys, std::int64_t timeout_ms = 0) = 0;
-    virtual bool remove(const std::string& key) = 0;
-    virtual std::int64_t num_keys() = 0;
-    virtual Keys list_keys(const std::string& prefix) = 0;
-    virtual void queue_push(const std::string& queue, std::string_view value) = 0;
-    virtual std::string queue_pop(const std::string& queue, std::int64_t timeout_ms = 0) = 0;
-    virtual std::int64_t queue_size(const std::string& queue) = 0;
-    virtual void barrier(const std::string& name, std::int64_t count, std::int64_t timeout_ms = 0) = 0;
+    void set(const std::string& key, std::string_view value);
+    std::string get(const std::string& key, std::int64_t timeout_ms = 0);
+    std::string compare_set(const std::string& key, std::string_view expected, std::string_view desired);
+    std::int64_t add(const std::string& key, std::int64_t amount);
+    bool check(const Keys& keys);
+    void wait(const Keys& keys, std::int64_t timeout_ms = 0);
+    bool remove(const std::string& key);
+    Keys list_keys(const std::string& prefix);
 
     // A last will: once this client's connection ends without remove_will (the process died), the store sets `key` to
-    // `value` on its behalf if the key does not exist yet. Acknowledged: in force when the call returns.
-    virtual void set_will(const std::string& key, std::string_view value) = 0;
-    // The same for a will that counts only if `holder_key` has the value `holder` when the connection ends. So a process can leave
-    // the will before it takes what the will is about.
-    virtual void set_will(const std::string& key, std::string_view value, const std::string& holder_key,
-                          std::string_view holder) = 0;
-    virtual void remove_will(const std::string& key) = 0;
+    // `value` on its behalf if the key does not exist yet. With a holder_key the will counts only if that key then has the
+    // value `holder`, so that a process can leave it before it takes what the will is about. Acknowledged: in force when
+    // the call returns.
+    void set_will(const std::string& key, std::string_view value, const std::string& holder_key = "",
+                  std::string_view holder = "");
+    void remove_will(const std::string& key);
     // How long after the death of a process its wills may still be to come, beyond what a message takes.
-    virtual std::int64_t notices_death_ms() const { return 0; }
+    std::int64_t notices_death_ms() const;
 
     // Makes a number of the service at least this, and returns it: it never becomes smaller. On etcd and in a file it outlives
     // everything else in the store. A tcp store begins with 0. Does not wait for others.
-    virtual std::int64_t raise_fence(std::int64_t at_least) = 0;
+    std::int64_t raise_fence(std::int64_t at_least);
 
     // Until when (boot_ms) the service cannot take this process for dead, as far as its answers tell: counted from when what it has
     // answered was sent, because the service may have heard nothing since. Asks nothing, so the answer may be in the past.
-    virtual std::int64_t alive_until_ms() const = 0;
+    std::int64_t alive_until_ms() const;
 
     // Calls `seen(value)` once, on a thread of the store, when `key` exists (soon, if it does already). `seen` must not call
     // the store's waiting methods. unwatch returns only when no call is running and none will come; it may not be called
     // from inside `seen`.
     using Watch = std::uint64_t;
-    virtual Watch watch(const std::string& key, std::function<void(std::string value)> seen) = 0;
-    virtual void unwatch(Watch watch) = 0;
+    Watch watch(const std::string& key, std::function<void(std::string value)> seen);
+    void unwatch(Watch watch);
 
     // Calls `lost(reason, graceful)` once, on a thread of the store, if the service becomes unreachable. graceful: the server said
     // that it was ending on purpose. A file store never calls it.
-    virtual Watch watch_connection(std::function<void(std::string reason, bool graceful)> lost) = 0;
+    Watch watch_connection(std::function<void(std::string reason, bool graceful)> lost);
 
     // Ends the connection, and the server if this store runs it, as the destructor does: calls in other threads fail with
     // ABORTED at once, and so do later ones. For an owner whose threads share the store. Idempotent, at most 1 s.
-    virtual void close() = 0;
+    void close();
 
     // Whether the service answers within this time. Throws if it is known to be gone: this is for one that is stopped.
-    virtual bool answers(std::int64_t within_ms) = 0;
+    bool answers(std::int64_t within_ms);
 
     // Another connection to the same service, which must answer within this time. Throws if it does not: so a caller whose
     // connection was lost can tell a cut connection from a service that is gone.
-    virtual std::shared_ptr<Store> reconnect(std::int64_t within_ms) = 0;
+    std::shared_ptr<Store> reconnect(std::int64_t within_ms);
 
-    // The same service over the same connection, which stays this store's: a call that does not wait for a key, a queue or ranks
+    // The same service over the same connection, which stays this store's: a call that does not wait for a key
     // fails with TIMEOUT after this time. For a caller that must not stay if the service is stopped.
-    virtual std::shared_ptr<Store> bounded(std::int64_t within_ms) = 0;
+    std::shared_ptr<Store> bounded(std::int64_t within_ms);
 
-    virtual int port() const { return -1; }    // of the server, tcp only
-    virtual std::string describe() const = 0;  // "tcp://127.0.0.1:29500", for messages
+    int port() const;  // of the server, tcp only; -1
+    const std::string& describe() const { return description_; }
+
+private:
+    Outcome call(Request request) const;
+    std::int64_t resolve(std::int64_t timeout_ms) const;
+
+    // Calls copy the pointer: a thread that is still in one keeps the engine alive while this object goes away.
+    std::shared_ptr<StoreEngine> engine_;
+    const StoreConfig config_;
+    const std::string description_;
+    const bool owns_connection_;
+    const std::int64_t within_ms_;  // 0: as long as the engine allows
 };
 
 // Makes sure that the libraries under the stores are torn down after the static object that calls this in its constructor: one
@@ -105,9 +113,6 @@ void prepare_stores();
 
 // Opens the store that config.uri names. Throws Error.
 std::shared_ptr<Store> open_store(StoreConfig config);
-
-// A further connection to a store that has been open: one attempt. Throws Error.
-std::shared_ptr<Store> reopen_store(StoreConfig config, std::int64_t within_ms);
 
 // As Store::describe() of a client.
 std::string store_name(const std::string& uri);

@@ -1,14 +1,12 @@
-// The interface of a kind of store: a way to perform one request. EngineStore makes the Store interface of it.
+// The interface of a kind of store: a way to perform one request. Store makes calls of it.
 #pragma once
 
-#include <functional>
-#include <memory>
+#include <cstdint>
 #include <string>
 #include <string_view>
 
 #include "rendezvous/notifier.h"
 #include "rendezvous/protocol.h"
-#include "rendezvous/store.h"
 
 namespace libddp {
 
@@ -25,8 +23,8 @@ public:
     virtual void unwatch(Notifier::Id id) = 0;
     // Ends the connection. Calls in other threads throw ABORTED. Idempotent, at most 1 s.
     virtual void close() = 0;
-    // Store::answers. A file answers as long as it is there.
-    virtual bool answers(std::int64_t) { return true; }
+    // Store::answers.
+    virtual bool answers(std::int64_t within_ms);
     virtual int port() const { return -1; }
     // Store::notices_death_ms.
     virtual std::int64_t notices_death_ms() const { return 0; }
@@ -40,57 +38,5 @@ public:
 inline constexpr std::int64_t kLastFence = std::int64_t{1} << 60;
 // As to_string writes it. Throws Error (IO).
 std::int64_t read_fence(std::string_view text);
-
-class EngineStore final : public Store {
-public:
-    // config: how a client reaches the service again.
-    EngineStore(std::shared_ptr<StoreEngine> engine, StoreConfig config, std::string description);
-    EngineStore(const EngineStore& owner, std::int64_t within_ms);  // owner.bounded(within_ms)
-    ~EngineStore() override;
-
-    void set(const std::string& key, std::string_view value) override;
-    std::string get(const std::string& key, std::int64_t timeout_ms) override;
-    std::string compare_set(const std::string& key, std::string_view expected, std::string_view desired) override;
-    std::int64_t add(const std::string& key, std::int64_t amount) override;
-    void append(const std::string& key, std::string_view value) override;
-    bool check(const Keys& keys) override;
-    void wait(const Keys& keys, std::int64_t timeout_ms) override;
-    void multi_set(const Keys& keys, const Values& values) override;
-    Values multi_get(const Keys& keys, std::int64_t timeout_ms) override;
-    bool remove(const std::string& key) override;
-    std::int64_t num_keys() override;
-    Keys list_keys(const std::string& prefix) override;
-    void queue_push(const std::string& queue, std::string_view value) override;
-    std::string queue_pop(const std::string& queue, std::int64_t timeout_ms) override;
-    std::int64_t queue_size(const std::string& queue) override;
-    void barrier(const std::string& name, std::int64_t count, std::int64_t timeout_ms) override;
-    void set_will(const std::string& key, std::string_view value) override;
-    void set_will(const std::string& key, std::string_view value, const std::string& holder_key,
-                  std::string_view holder) override;
-    void remove_will(const std::string& key) override;
-    std::int64_t notices_death_ms() const override { return engine_->notices_death_ms(); }
-    std::int64_t raise_fence(std::int64_t at_least) override;
-    std::int64_t alive_until_ms() const override { return engine_->alive_until_ms(); }
-    Watch watch(const std::string& key, std::function<void(std::string value)> seen) override;
-    void unwatch(Watch watch) override;
-    Watch watch_connection(std::function<void(std::string reason, bool graceful)> lost) override;
-    void close() override;
-    bool answers(std::int64_t within_ms) override;
-    std::shared_ptr<Store> reconnect(std::int64_t within_ms) override;
-    std::shared_ptr<Store> bounded(std::int64_t within_ms) override;
-    int port() const override;
-    std::string describe() const override { return description_; }
-
-private:
-    Outcome call(Request request) const;
-    std::int64_t resolve(std::int64_t timeout_ms) const;
-
-    // Calls copy the pointer: a thread that is still in one keeps the engine alive while this object goes away.
-    std::shared_ptr<StoreEngine> engine_;
-    const StoreConfig config_;
-    std::string description_;
-    const bool owns_connection_;
-    const std::int64_t within_ms_;  // 0: as long as the engine allows
-};
 
 }  // namespace libddp

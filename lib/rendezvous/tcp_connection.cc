@@ -7,7 +7,6 @@
 #include <system_error>
 #include <utility>
 
-#include "rendezvous/uv_tools.h"
 #include "util/error.h"
 #include "util/log.h"
 
@@ -21,25 +20,23 @@ constexpr int kReadsATurn = 16;
 
 }  // namespace
 
-TcpConnection::TcpConnection(uv_loop_t* loop, std::uint64_t id, wire::Gate::Guest guest, std::size_t* total,
+TcpConnection::TcpConnection(LoopThread& loop, std::uint64_t id, wire::Gate::Guest guest, std::size_t& total,
                              Owner& owner)
     : id_(id),
       owner_(owner),
-      buffer_(static_cast<char*>(loop->data)),
+      buffer_(loop.buffer()),
       peer_(std::move(guest.address)),
-      same_version_(version_of(guest.identity) == kProtocolVersion),
-      fd_(guest.channel->fd()),
       channel_(std::move(guest.channel)),
-      outbox_(total) {
+      outbox_(&total) {
     // The last thing that can fail: from here on libuv knows the handle.
-    if (int status = uv_poll_init(loop, &poll_, fd_); status != 0)
+    if (int status = uv_poll_init(loop.loop(), &poll_, channel_->fd()); status != 0)
         fail(DDP_ERROR_IO, "a connection cannot be watched: ", uv_strerror(status));
     poll_.data = this;
 }
 
-void TcpConnection::begin() {
+void TcpConnection::begin(bool same_version) {
     // The client of another version learns ours and says what is wrong.
-    if (!same_version_) return finish(encode_version());
+    if (!same_version) return finish(encode_version());
     send(encode_version());
     turn();
 }
@@ -50,7 +47,7 @@ void TcpConnection::on_event(int status, int events) {
     try {
         if (state_ == State::kFinishing) return status == 0 ? finish_on() : close();
         // Nothing is read from this client now, so this is how its end shows.
-        if (awaits_room_ && (events & UV_DISCONNECT) != 0) return close();
+        if (room_ == Room::kAwaited && (events & UV_DISCONNECT) != 0) return close();
         if (status == 0) outbox_.send(*channel_);
         read();
         if (status != 0) close();
@@ -64,7 +61,7 @@ void TcpConnection::on_event(int status, int events) {
 void TcpConnection::read() {
     for (int i = 0; i < kReadsATurn; ++i) {
         if (!drain_frames()) return;
-        iovec piece{buffer_, kReadBuffer};
+        iovec piece{buffer_, LoopThread::kReadBuffer};
         const std::size_t count = channel_->receive(&piece, 1);
         if (count == 0) return watch();
         frames_.feed({buffer_, count});
@@ -76,7 +73,7 @@ void TcpConnection::read() {
 bool TcpConnection::drain_frames() {
     while (state_ == State::kOpen && !closed()) {
         congested_ = congested();
-        if (congested_ || awaits_room_) {
+        if (congested_ || room_ == Room::kAwaited) {
             watch();
             return false;
         }
@@ -87,26 +84,22 @@ bool TcpConnection::drain_frames() {
         }
         const std::size_t size = frames_.announced();
         if (size <= kShortRequest) return true;
-        if (room_ != 0) {
+        if (room_ == Room::kHeld) {
             frames_.expect_announced();
             return true;
         }
-        room_ = size;
-        room_since_ = Clock::now();
-        awaits_room_ = !owner_.ask_room(*this, size);
+        room_ = owner_.ask_room(*this, size) ? Room::kHeld : Room::kAwaited;
     }
     return false;
 }
 
 void TcpConnection::room_given() {
-    awaits_room_ = false;
-    room_since_ = Clock::now();
+    room_ = Room::kHeld;
     owner_.again(*this);
 }
 
 void TcpConnection::drop_room() {
-    awaits_room_ = false;
-    if (const std::size_t room = std::exchange(room_, 0); room != 0) owner_.give_back_room(*this, room);
+    if (std::exchange(room_, Room::kNone) != Room::kNone) owner_.give_back_room(*this);
 }
 
 void TcpConnection::send(std::string bytes) {
@@ -143,10 +136,10 @@ void TcpConnection::finish(std::string last) {
 void TcpConnection::finish_on() {
     if (!shut_ && outbox_.send(*channel_)) {
         shut_ = true;
-        shutdown(fd_, SHUT_WR);
+        shutdown(channel_->fd(), SHUT_WR);
     }
     for (int i = 0; i < kReadsATurn; ++i) {
-        const ssize_t count = recv(fd_, buffer_, kReadBuffer, MSG_DONTWAIT);
+        const ssize_t count = recv(channel_->fd(), buffer_, LoopThread::kReadBuffer, MSG_DONTWAIT);
         if (count == 0 || (count < 0 && errno != EAGAIN && errno != EINTR)) return close();
         if (count < 0) break;
     }
@@ -169,7 +162,7 @@ void TcpConnection::close() {
 void TcpConnection::watch() {
     if (closed()) return;
     int events = 0;
-    if (state_ == State::kFinishing || !(congested_ || awaits_room_)) events |= UV_READABLE;
+    if (state_ == State::kFinishing || !(congested_ || room_ == Room::kAwaited)) events |= UV_READABLE;
     if (!shut_ && (outbox_.bytes() > 0 || !channel_->flush())) events |= UV_WRITABLE;
     if (events == 0) events = UV_DISCONNECT;
     watch(events);

@@ -3,15 +3,15 @@
 
 #include <uv.h>
 
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
 
+#include "rendezvous/loop_thread.h"
 #include "rendezvous/outbox.h"
 #include "rendezvous/protocol.h"
-#include "rendezvous/tcp_server.h"
+#include "rendezvous/server_memory.h"
 #include "wire/channel.h"
 #include "wire/gate.h"
 
@@ -20,8 +20,6 @@ namespace libddp {
 // Lives on the server's loop thread. After close() it only waits for on_closed().
 class TcpConnection {
 public:
-    using Clock = std::chrono::steady_clock;
-
     // The server. None of these throws, but for on_frame.
     class Owner {
     public:
@@ -32,15 +30,14 @@ public:
         virtual void on_closed(TcpConnection& connection) = 0;
         // Memory for a long request of which only the beginning has come. False: none now; the owner calls room_given() later.
         virtual bool ask_room(TcpConnection& connection, std::size_t bytes) = 0;
-        virtual void give_back_room(TcpConnection& connection, std::size_t bytes) = 0;
+        virtual void give_back_room(TcpConnection& connection) = 0;
         virtual const ServerLimits& limits() const = 0;
         // The owner calls turn() soon.
         virtual void again(TcpConnection& connection) = 0;
     };
 
-    // guest: of a client that proved itself. total: what answers of all connections hold (outbox.h). loop->data: a buffer of kReadBuffer
-    // bytes for all connections. Throws Error.
-    TcpConnection(uv_loop_t* loop, std::uint64_t id, wire::Gate::Guest guest, std::size_t* total, Owner& owner);
+    // guest: of a client that proved itself. total: what answers of all connections hold (outbox.h). Throws Error.
+    TcpConnection(LoopThread& loop, std::uint64_t id, wire::Gate::Guest guest, std::size_t& total, Owner& owner);
     TcpConnection(const TcpConnection&) = delete;
     TcpConnection& operator=(const TcpConnection&) = delete;
 
@@ -48,13 +45,9 @@ public:
     const std::string& peer() const { return peer_; }  // "10.0.0.2:40112"
     bool closed() const { return uv_is_closing(reinterpret_cast<const uv_handle_t*>(&poll_)) != 0; }
     std::size_t unsent() const { return outbox_.bytes(); }
-    // Since when it holds or awaits room for a request, and how much; 0: neither.
-    Clock::time_point room_since() const { return room_since_; }
-    std::size_t room() const { return room_; }
-    bool awaits_room() const { return awaits_room_; }
 
     // Says which version the server speaks, and listens. Once.
-    void begin();
+    void begin(bool same_version);
     void send(std::string bytes);
     void send(std::string header, SharedBytes rest);
     // Sends last bytes, then closes when the peer has closed its side. Bytes that still come in are ignored.
@@ -79,17 +72,13 @@ private:
     Owner& owner_;
     char* const buffer_;
     const std::string peer_;
-    const bool same_version_;
-    const int fd_;
     uv_poll_t poll_{};
     int watched_ = 0;
     State state_ = State::kOpen;
     std::unique_ptr<wire::Channel> channel_;
     bool congested_ = false;
-    bool awaits_room_ = false;
+    enum class Room { kNone, kAwaited, kHeld } room_ = Room::kNone;  // for a long request
     bool shut_ = false;
-    std::size_t room_ = 0;
-    Clock::time_point room_since_{};
     Outbox outbox_;
     FrameReader frames_;
 };

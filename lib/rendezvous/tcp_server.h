@@ -1,31 +1,27 @@
 // The tcp store's server: one thread, one libuv loop, one state machine. It binds only the address it was given.
 #pragma once
 
+#include <uv.h>
+
 #include <chrono>
-#include <cstddef>
+#include <cstdint>
+#include <map>
 #include <memory>
+#include <optional>
+#include <set>
 #include <string>
 
-#include "rendezvous/protocol.h"
+#include "rendezvous/loop_thread.h"
+#include "rendezvous/server_memory.h"
+#include "rendezvous/store_listener.h"
+#include "rendezvous/tcp_connection.h"
+#include "rendezvous/wait_list.h"
 #include "util/deadline.h"
+#include "wire/gate.h"
 
 namespace libddp {
 
-// How much memory clients may make a server use beside what the store holds, and for how long. Tests set less.
-struct ServerLimits {
-    // Answers that one client has not read: above the first, its requests wait; above the second (waits that end all at once) it is
-    // disconnected.
-    std::size_t unread = std::size_t{64} << 20;
-    std::size_t hopeless = limits::kFrame + (std::size_t{64} << 20);
-    // Answers that no client has read. Above this, the client with the most is disconnected.
-    std::size_t answers = std::size_t{1} << 30;
-    // Long requests of which only the beginning has come. Requests for which there is no room wait in the socket.
-    std::size_t requests = std::size_t{512} << 20;
-    // A client whose request does not become complete keeps others waiting so long, and a second more for each 4 MiB.
-    std::chrono::milliseconds incomplete{10'000};
-};
-
-class TcpServer {
+class TcpServer final : TcpConnection::Owner {
 public:
     // Listens when the constructor returns. port 0: a free one. Waits while the host's name has no address, or that of another
     // host.
@@ -33,7 +29,7 @@ public:
     // UNAVAILABLE or TIMEOUT (host name), IO.
     TcpServer(const std::string& host, int port, const std::string& secret, const Deadline& deadline,
               const ServerLimits& limits = ServerLimits());
-    ~TcpServer();
+    ~TcpServer() override { stop(); }
     TcpServer(const TcpServer&) = delete;
     TcpServer& operator=(const TcpServer&) = delete;
 
@@ -42,11 +38,40 @@ public:
     std::string local_host() const;
 
     // Tells every client that the end is intended, then closes. Idempotent, at most about half a second.
-    void stop();
+    void stop() { loop_.stop(); }
 
 private:
-    class Loop;
-    std::unique_ptr<Loop> loop_;
+    // Of connections.
+    void on_frame(TcpConnection& from, const Frame& frame) override;
+    void on_closed(TcpConnection& connection) override;
+    bool ask_room(TcpConnection& connection, std::size_t bytes) override { return room_.ask(connection.id(), bytes); }
+    void give_back_room(TcpConnection& connection) override;
+    const ServerLimits& limits() const override { return limits_; }
+    void again(TcpConnection& connection) override;
+
+    void begin_stop();
+    void admit(wire::Gate::Guest guest);
+    void sweep();
+    void expire();
+    void arm();
+    void take_turns();
+    void reply(Caller caller, const Outcome& outcome);
+    void drop_slow_readers();
+
+    const ServerLimits limits_;
+    uv_idle_t turns_{};
+    uv_timer_t deadline_timer_{};
+    uv_timer_t sweep_timer_{};
+    WaitList waits_;
+    Answers answers_;
+    RequestRoom room_;
+    std::map<std::uint64_t, std::unique_ptr<TcpConnection>> connections_;
+    std::uint64_t next_id_ = 1;
+    std::set<std::uint64_t> again_;
+    std::optional<std::chrono::steady_clock::time_point> armed_;
+    bool stopping_ = false;
+    std::optional<StoreListener> listener_;
+    LoopThread loop_;
 };
 
 }  // namespace libddp

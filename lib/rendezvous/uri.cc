@@ -2,21 +2,11 @@
 
 #include <algorithm>
 #include <charconv>
-#include <memory>
 #include <string_view>
 #include <utility>
 
-#include "rendezvous/file_store.h"
-#include "rendezvous/secret.h"
-#include "rendezvous/store.h"
-#include "rendezvous/store_engine.h"
-#include "rendezvous/store_module.h"
-#include "rendezvous/tcp_client.h"
-#include "rendezvous/tcp_server.h"
-#include "util/deadline.h"
-#include "util/descriptors.h"
 #include "util/error.h"
-#include "util/interrupt.h"
+#include "util/host.h"
 
 namespace libddp {
 namespace {
@@ -156,139 +146,7 @@ StoreUri parse_store_uri(const std::string& uri) {
 }
 
 std::string tcp_uri(const std::string& host, int port) {
-    bool v6 = host.find(':') != std::string::npos;
-    return str(kTcp, v6 ? "[" : "", host, v6 ? "]" : "", ":", port);
-}
-
-// open_store: from an address to a connected store.
-
-namespace {
-
-// A client together with the server that it belongs to.
-class HostingEngine final : public StoreEngine {
-public:
-    HostingEngine(std::unique_ptr<TcpServer> server, std::unique_ptr<TcpClient> client)
-        : server_(std::move(server)), client_(std::move(client)) {}
-    ~HostingEngine() override { HostingEngine::close(); }
-
-    Outcome perform(Request request, std::int64_t within_ms) override {
-        return client_->perform(std::move(request), within_ms);
-    }
-    bool answers(std::int64_t within_ms) override { return client_->answers(within_ms); }
-    Notifier::Id watch(const std::string& key, Notifier::Callback seen) override {
-        return client_->watch(key, std::move(seen));
-    }
-    Notifier::Id watch_connection(Notifier::Callback lost) override {
-        return client_->watch_connection(std::move(lost));
-    }
-    void unwatch(Notifier::Id id) override { client_->unwatch(id); }
-    // The client first, so that its end is a farewell and not a lost connection.
-    void close() override {
-        client_->close();
-        server_->stop();
-    }
-    int port() const override { return client_->port(); }
-    std::int64_t raise_fence(std::int64_t at_least) override { return client_->raise_fence(at_least); }
-    std::int64_t alive_until_ms() const override { return client_->alive_until_ms(); }
-
-private:
-    std::unique_ptr<TcpServer> server_;
-    std::unique_ptr<TcpClient> client_;
-};
-
-// A server answers at once what does not wait for others; even a very busy one does not take longer than 10 s.
-std::int64_t call_bound(const StoreConfig& config) {
-    return std::min<std::int64_t>(config.timeout_ms, 10'000);
-}
-
-// Descriptors of a server, and of this process's client. Most of them are those of the two event loops.
-constexpr std::size_t kToHost = 20;
-
-std::shared_ptr<Store> client_of(std::unique_ptr<wire::Channel> channel, int port, const StoreConfig& config) {
-    auto client = std::make_shared<TcpClient>(std::move(channel), config.uri, port, call_bound(config));
-    return std::make_shared<EngineStore>(std::move(client), config, config.uri);
-}
-
-// config.secret: open_store has found it.
-std::shared_ptr<Store> host_tcp(const StoreUri& uri, StoreConfig config, const Deadline& deadline) {
-    const std::string& secret = config.secret.value();
-    // Before ranks can connect with a server that then cannot go on.
-    require_descriptors(kToHost + config.clients,
-                        str("the store at ", tcp_uri(uri.host, uri.port),
-                            config.clients == 0 ? "" : str(" for ", config.clients + 1, " ranks")));
-    auto server = std::make_unique<TcpServer>(uri.host, uri.port, secret, deadline);
-    std::string name = tcp_uri(uri.host, server->port());
-    auto channel = connect_to_server(server->local_host(), server->port(), secret, deadline);
-    auto client = std::make_unique<TcpClient>(std::move(channel), name, server->port(), call_bound(config));
-    config.uri = tcp_uri(server->local_host(), server->port());
-    auto engine = std::make_shared<HostingEngine>(std::move(server), std::move(client));
-    return std::make_shared<EngineStore>(std::move(engine), std::move(config), std::move(name));
-}
-
-std::shared_ptr<Store> open_etcd(const EtcdAddress& address, StoreConfig config) {
-    if (config.is_server)
-        fail(DDP_ERROR_INVALID_ARGUMENT, "is_server: libddp runs no etcd; is_server is for tcp:// only");
-    interrupt::refuse_inside_check();
-    const auto deadline = Deadline::after_ms(config.timeout_ms);
-    require_protection(config, address, deadline);
-    auto engine = etcd_module(config.uri).open(address, config.uri, call_bound(config), deadline);
-    std::string name = config.uri;
-    return std::make_shared<EngineStore>(std::move(engine), std::move(config), std::move(name));
-}
-
-}  // namespace
-
-std::shared_ptr<Store> open_store(StoreConfig config) {
-    occupy_standard_descriptors();
-    const StoreUri uri = parse_store_uri(config.uri);
-    config.timeout_ms = config.timeout_ms <= 0 ? StoreConfig().timeout_ms : std::min(config.timeout_ms, kLongestWaitMs);
-    if (uri.is_file) {
-        if (config.is_server)
-            fail(DDP_ERROR_INVALID_ARGUMENT, "is_server: a file store has no server; is_server is for tcp:// only");
-        auto engine = std::make_shared<FileStore>(uri.path, config.timeout_ms);
-        std::string name = config.uri;
-        return std::make_shared<EngineStore>(std::move(engine), std::move(config), std::move(name));
-    }
-    if (uri.etcd) return open_etcd(*uri.etcd, std::move(config));
-    if (!config.is_server) {
-        if (uri.port == 0)
-            fail(DDP_ERROR_INVALID_ARGUMENT, "uri: '", config.uri, "' has port 0, which only a server can choose");
-        interrupt::refuse_inside_check();
-        config.uri = tcp_uri(uri.host, uri.port);
-    }
-    const auto deadline = Deadline::after_ms(config.timeout_ms);
-    config.secret = job_secret(config, deadline);
-    if (config.is_server) return host_tcp(uri, std::move(config), deadline);
-    return client_of(connect_to_server(uri.host, uri.port, config.secret.value(), deadline), uri.port, config);
-}
-
-std::shared_ptr<Store> reopen_store(StoreConfig config, std::int64_t within_ms) {
-    const StoreUri uri = parse_store_uri(config.uri);
-    config.is_server = false;
-    if (uri.is_file) return open_store(std::move(config));
-    if (uri.etcd) {
-        config.timeout_ms = within_ms;
-        return open_store(std::move(config));
-    }
-    return client_of(connect_once(uri.host, uri.port, config.secret.value(), Deadline::after_ms(within_ms)), uri.port,
-                     config);
-}
-
-std::string store_name(const std::string& uri) {
-    const StoreUri parsed = parse_store_uri(uri);
-    return parsed.is_file || parsed.etcd ? uri : tcp_uri(parsed.host, parsed.port);
-}
-
-void set_without_client(StoreConfig config, const std::string& key, std::string_view value, std::int64_t within_ms) {
-    const StoreUri uri = parse_store_uri(config.uri);
-    if (uri.is_file || uri.etcd) fail(DDP_ERROR_UNSUPPORTED, "only a tcp store takes a key without a client");
-    const auto deadline = Deadline::after_ms(within_ms);
-    const std::string secret = job_secret(config, deadline);
-    Request request;
-    request.op = Op::kCompareSet;
-    request.keys = {key};
-    request.values = {"", std::string(value)};
-    ask_once(uri.host, uri.port, secret, request, deadline);
+    return str(kTcp, host_and_port(host, port));
 }
 
 }  // namespace libddp

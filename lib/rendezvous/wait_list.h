@@ -1,4 +1,4 @@
-// The server's waits: who waits for which key, queue or barrier, and until when. A change wakes exactly the requests
+// The server's waits: who waits for which key, and until when. A change wakes exactly the requests
 // that wait for it; nothing is polled. No sockets and no clock of its own: the time is an argument.
 #pragma once
 
@@ -39,35 +39,27 @@ public:
     std::size_t waiting() const { return parked_.size(); }
 
 private:
-    enum class Kind { kKey, kQueue, kBarrier };
-    using Place = std::pair<Kind, std::string>;
-
     struct Parked {
         Request request;
-        Place place;
-        std::uint64_t ticket = 0;  // order of arrival at the place
-        std::size_t scanned = 0;   // keys before this one existed when last looked at
-        std::size_t size = 0;      // what the state counts for it
+        std::string key;          // that it waits for
+        std::size_t scanned = 0;  // keys before this one existed when last looked at
+        std::size_t size = 0;     // what the state counts for it
         std::optional<Time> deadline;
     };
     using Entry = std::map<Caller, Parked>::iterator;
 
+    bool look(Parked& parked) const;
     void park(Caller caller, Parked parked);
     Parked unpark(Entry entry);
     Parked end(Entry entry);  // and nobody parks it again
-    Place place_of(Parked& parked) const;
-    void announce(const Request& done);
-    void wake_key(const std::string& key);
-    void wake_queue(const std::string& name);
-    void release_barrier(const std::string& name);
+    void wake(const std::string& key);
     bool too_many(std::uint64_t owner) const;
 
     StoreState state_;
     Reply reply_;
-    std::uint64_t next_ticket_ = 0;
     std::map<Caller, Parked> parked_;
-    std::map<std::uint64_t, std::size_t> open_;  // parked requests of each owner
-    std::map<Place, std::map<std::uint64_t, Caller>> places_;
+    std::map<std::uint64_t, std::size_t> open_;     // parked requests of each owner
+    std::map<std::string, std::set<Caller>> keys_;  // who waits for each
     std::set<std::pair<Time, Caller>> deadlines_;
 };
 

@@ -30,6 +30,11 @@ std::string host_id() {
     return boot + " " + std::string(name, static_cast<std::size_t>(length));
 }
 
+std::string host_and_port(const std::string& host, int port) {
+    const bool v6 = host.find(':') != std::string::npos;
+    return str(v6 ? "[" : "", host, v6 ? "]" : "", ":", port);
+}
+
 std::string host_name() {
     char name[64] = "host";
     gethostname(name, sizeof name - 1);

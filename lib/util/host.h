@@ -12,6 +12,9 @@ namespace libddp {
 // DDP_HOST_ID, if set, says it instead.
 std::string host_id();
 
+// "10.0.0.2:29500", with brackets round an IPv6 address.
+std::string host_and_port(const std::string& host, int port);
+
 // For messages and names of files: two hosts may have the same.
 std::string host_name();
 

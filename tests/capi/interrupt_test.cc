@@ -160,7 +160,8 @@ std::int32_t use_the_store_inside(void*) {
     void* value = nullptr;
     std::size_t size = 0;
     waits_in_check[0] = ddp_store_get(store_of_check, "nobody sets this", 0, &value, &size, nullptr);
-    waits_in_check[1] = ddp_store_barrier(store_of_check, "nobody comes", 2, 0, nullptr);
+    const char* const keys[] = {"nobody comes"};
+    waits_in_check[1] = ddp_store_wait(store_of_check, keys, 1, 0, nullptr);
     waits_in_check[2] = ddp_store_get(store_of_check, "nobody sets this", -1, &value, &size, nullptr);
     ddp_group_options options;
     ddp_group* group = nullptr;

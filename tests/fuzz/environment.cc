@@ -1,5 +1,5 @@
 // The variables of a launcher, a line "NAME=VALUE" each.
-#include "rendezvous/environment.h"
+#include "launch/environment.h"
 
 #include <map>
 

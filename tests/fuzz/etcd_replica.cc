@@ -10,10 +10,6 @@ namespace {
 
 using namespace libddp;
 
-void apply(Caller, const Request&, const EtcdReplica::Apply& apply) {
-    apply();
-}
-
 // Mostly a key of libddp's, of one of a few owners.
 std::string key_of(Reader& bytes) {
     const std::uint64_t owner = 1 + bytes.below(3), batch = bytes.below(4), piece = bytes.below(3);
@@ -38,7 +34,7 @@ void compare_snapshots(const EtcdReplica& replica) {
     const std::string snapshot = replica.snapshot();
     again.load(snapshot, head);
     for (std::uint64_t owner = 1; owner <= 3; ++owner)
-        if (replica.is_alive(owner)) again.put(EtcdReplica::alive_key(owner), "", 1, apply);
+        if (replica.is_alive(owner)) again.put(EtcdReplica::alive_key(owner), "", 1);
     check(again.state().bytes() == replica.state().bytes(), "a snapshot has another size");
     for (const auto& owner : replica.to_bury())
         check(owner != 0 || replica.is_alive(0) == again.is_alive(0), "an owner changes");
@@ -59,7 +55,7 @@ DDP_FUZZ_TARGET(etcd_replica, input) {
             if (bytes.below(8) == 0)
                 replica.removed(key);
             else
-                replica.put(key, bytes.piece(), revision, apply);
+                replica.put(key, bytes.piece(), revision);
             replica.to_bury();
             replica.wants_snapshot();
             replica.logged();

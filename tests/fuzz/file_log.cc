@@ -71,13 +71,10 @@ DDP_FUZZ_TARGET(file_log, input) {
         accepts([&] { log.replay(state); });
         for (const std::uint64_t owner : state.owners()) accepts([&] { log.alive(owner); });
         accepts([&] { log.changed(); });
-        Request request;
-        request.op = Op::kSet;
-        request.keys = {"key"};
-        request.values = {"value"};
+        const Request request{Op::kSet, {"key"}, {"value"}};
         accepts([&] {
-            if (!state.apply({log.owner(), 1}, request)) return;
-            log.append({log.owner(), 1}, request, state);
+            if (!state.apply(log.owner(), request)) return;
+            log.append(log.owner(), request, state);
             log.replay(state);
         });
     });

@@ -11,9 +11,8 @@ import struct
 
 SEEDS = pathlib.Path(__file__).parent / "seeds"
 
-SET, GET, COMPARE_SET, ADD, APPEND, CHECK, WAIT, MULTI_SET, MULTI_GET, REMOVE, NUM_KEYS, LIST_KEYS, PUSH, POP, SIZE, BARRIER, \
-    SET_WILL, REMOVE_WILL, CANCEL, GOODBYE = range(1, 21)
-REPLY, CLOSING = 64, 65
+SET, GET, COMPARE_SET, ADD, CHECK, WAIT, REMOVE, LIST_KEYS = 1, 2, 3, 4, 6, 7, 10, 12
+SET_WILL, REMOVE_WILL, CANCEL, GOODBYE, REPLY, CLOSING = 17, 18, 19, 20, 64, 65
 
 
 def write(target, name, content):
@@ -37,10 +36,6 @@ def frame(op, number, payload):
 
 def request(op, keys=(), values=(), number=0, timeout=0, identity=1):
     return frame(op, identity, struct.pack("<qq", number, timeout) + strings(*keys) + strings(*values))
-
-
-def record(owner, op, keys=(), values=(), number=0):
-    return frame(op, 1, struct.pack("<Qqq", owner, number, 0) + strings(*keys) + strings(*values))
 
 
 def rosters():
@@ -86,10 +81,9 @@ def store_frames():
     # The first byte: bytes that come at a time, less one.
     write("store_frames", "set", b"\xff" + request(SET, ["key"], ["value"]))
     write("store_frames", "several", b"\x03" + request(GET, ["a"], timeout=-1) + request(COMPARE_SET, ["a"], ["", "x"]) +
-          request(BARRIER, ["b"], number=3, timeout=1000) + request(CANCEL, number=1))
-    write("store_frames", "many_keys", b"\xff" + request(MULTI_SET, ["a", "b"], ["1", "2"]) + request(CHECK, ["a", "b", "\x01"]))
+          request(WAIT, ["b", "c"], timeout=1000) + request(CANCEL, number=1))
+    write("store_frames", "many_keys", b"\xff" + request(WAIT, ["a", "b"]) + request(CHECK, ["a", "b", "\x01"]))
     write("store_frames", "will", b"\xff" + request(SET_WILL, ["verdict", "rank/0"], ["-10 0 -1 -1 -1 died", "pid 1"]))
-    write("store_frames", "record", b"\xff" + record(2, PUSH, ["queue"], ["x"]) + record(3, GOODBYE))
     write("store_frames", "reply", b"\xff" + frame(REPLY, 7, struct.pack("<qq", 0, 5) + string("") + strings("value")) +
           frame(REPLY, 8, struct.pack("<qq", -7, 0) + string("key 'x' did not appear") + strings()))
     write("store_frames", "closing", b"\xff" + frame(CLOSING, 0, string("its owner ended it")))
@@ -105,20 +99,18 @@ def step(what, caller, op, keys=(), values=(), number=0, timeout=0):
 
 def store_state():
     steps = [step(0, 4, SET, [0], [3]), step(0, 5, GET, [1], timeout=100), step(0, 9, WAIT, [0, 1], timeout=50),
-             step(0, 4, ADD, [1], number=5), step(0, 6, PUSH, [2], [2]), step(0, 7, POP, [2]), step(0, 8, POP, [2], timeout=-1)]
+             step(0, 4, ADD, [1], number=5), step(0, 6, COMPARE_SET, [2], [0, 2]), step(0, 8, WAIT, [2, 3], timeout=-1),
+             bytes([230, 0, 20]), bytes([215, 4])]
     write("store_state", "keys", b"\0" + b"".join(steps))
-    arrivals = [step(0, 4, BARRIER, [0], number=3, timeout=-1), step(0, 5, BARRIER, [0], number=3, timeout=9),
-                bytes([230, 0, 20]), step(0, 6, BARRIER, [0], number=3, timeout=-1), bytes([215, 4])]
-    write("store_state", "barrier", b"\1" + b"".join(arrivals))
     wills = [step(0, 5, SET_WILL, [0], [3]), step(0, 6, SET_WILL, [1, 2], [1, 2]), step(0, 4, GET, [0], timeout=-1),
-             bytes([220, 5]), bytes([220, 6]), step(0, 4, LIST_KEYS, [], [0]), step(0, 4, NUM_KEYS)]
+             bytes([220, 5]), bytes([220, 6]), step(0, 4, LIST_KEYS, [], [0])]
     write("store_state", "wills", b"\0" + b"".join(wills))
-    full = [step(0, 4, APPEND, [0], [250]) + bytes([200]) + b"x" * 200 for _ in range(12)]
+    full = [step(0, 4, SET, [i], [250]) + bytes([200]) + b"x" * 200 for i in range(12)]
     write("store_state", "full", b"\0" + b"".join(full) + step(0, 4, REMOVE, [0]))
 
 
 def store_replies():
-    calls = [bytes([which]) + b"\1a" + b"\1b" + struct.pack("<q", 1) + b"\0\5\0\0\1\1v" for which in range(16)]
+    calls = [bytes([which]) + b"\1a" + b"\1b" + struct.pack("<q", 1) + b"\0\5\0\0\1\1v" for which in range(8)]
     write("store_replies", "all", b"".join(calls))
     write("store_replies", "errors", bytes([1]) + b"\1a\1b" + struct.pack("<q", 0) + b"\xf9\0\0\4text\0")
 
@@ -156,14 +148,15 @@ def addresses():
 
 
 def file_log():
-    records = record(1, SET, ["key"], ["value"]) + record(1, BARRIER, ["b"], number=2) + record(2, SET_WILL, ["w"], ["x"])
+    first = request(SET, ["key"], ["value"])
+    records = first + request(ADD, ["n"], number=2) + request(SET_WILL, ["w"], ["x"], identity=2)
 
     def log(start, end, generation, owner):
-        return b"ddpfile2" + struct.pack("<QQQQ", start, end, generation, owner)
+        return b"ddpfile3" + struct.pack("<QQQQ", start, end, generation, owner)
     write("file_log", "good", log(4096, 4096 + len(records), 1, 3) + records)
     write("file_log", "empty", log(4096, 4096, 1, 2))
     write("file_log", "cut", log(4096, 4096 + len(records) + 9, 5, 3) + records)
-    write("file_log", "late", log(4096 + len(record(1, SET, ["key"], ["value"])), 4096 + len(records), 9, 8) + records)
+    write("file_log", "late", log(4096 + len(first), 4096 + len(records), 9, 8) + records)
     write("file_log", "far", log(4096, 1 << 40, 2, 9) + records)
     write("file_log", "same_owner", log(4096, 4096, 1, 1))
     write("file_log", "stranger", b"somebody's thesis")

@@ -9,6 +9,8 @@
 #include "ddp/backend.h"
 #include "fuzz/program.h"
 #include "rendezvous/store.h"
+#include "rendezvous/store_engine.h"
+#include "rendezvous/store_state.h"
 
 namespace fuzz::peers {
 namespace {
@@ -16,59 +18,33 @@ namespace {
 using namespace libddp;
 
 // A store in which the other rank has always done what this one waits for.
-class OtherStore final : public Store, public std::enable_shared_from_this<OtherStore> {
+class OtherStore final : public StoreEngine {
 public:
-    void set(const std::string& key, std::string_view value) override {
+    Outcome perform(Request request, std::int64_t) override {
         const std::lock_guard lock(mutex_);
-        values_[key] = value;
+        switch (request.op) {
+            case Op::kSet:
+            case Op::kGet:
+            case Op::kCompareSet:
+            case Op::kCheck: {
+                auto outcome = state_.apply(0, request);
+                return outcome ? *outcome : state_.timed_out(request, kNoWait);
+            }
+            case Op::kAdd:
+                return {DDP_OK, "", request.number, {}};
+            default:
+                return {};
+        }
     }
-    std::string get(const std::string& key, std::int64_t) override {
-        const std::lock_guard lock(mutex_);
-        const auto found = values_.find(key);
-        if (found == values_.end()) fail(DDP_ERROR_TIMEOUT, "there is no key ", key);
-        return found->second;
-    }
-    std::string compare_set(const std::string& key, std::string_view expected, std::string_view desired) override {
-        const std::lock_guard lock(mutex_);
-        std::string& value = values_[key];
-        if (value == expected) value = desired;
-        return value;
-    }
-    std::int64_t add(const std::string&, std::int64_t amount) override { return amount; }
-    void append(const std::string&, std::string_view) override {}
-    bool check(const Keys& keys) override {
-        const std::lock_guard lock(mutex_);
-        for (const std::string& key : keys)
-            if (values_.count(key) == 0) return false;
-        return true;
-    }
-    void wait(const Keys&, std::int64_t) override {}
-    void multi_set(const Keys&, const Values&) override {}
-    Values multi_get(const Keys& keys, std::int64_t) override { return Values(keys.size()); }
-    bool remove(const std::string&) override { return false; }
-    std::int64_t num_keys() override { return 0; }
-    Keys list_keys(const std::string&) override { return {}; }
-    void queue_push(const std::string&, std::string_view) override {}
-    std::string queue_pop(const std::string&, std::int64_t) override { return {}; }
-    std::int64_t queue_size(const std::string&) override { return 0; }
-    void barrier(const std::string&, std::int64_t, std::int64_t) override {}
-    void set_will(const std::string&, std::string_view) override {}
-    void set_will(const std::string&, std::string_view, const std::string&, std::string_view) override {}
-    void remove_will(const std::string&) override {}
-    Watch watch(const std::string&, std::function<void(std::string)>) override { return 0; }
-    void unwatch(Watch) override {}
-    Watch watch_connection(std::function<void(std::string, bool)>) override { return 0; }
+    Notifier::Id watch(const std::string&, Notifier::Callback) override { return 0; }
+    Notifier::Id watch_connection(Notifier::Callback) override { return 0; }
+    void unwatch(Notifier::Id) override {}
     void close() override {}
-    bool answers(std::int64_t) override { return true; }
-    std::int64_t raise_fence(std::int64_t at_least) override { return at_least; }
     std::int64_t alive_until_ms() const override { return std::numeric_limits<std::int64_t>::max(); }
-    std::shared_ptr<Store> reconnect(std::int64_t) override { return shared_from_this(); }
-    std::shared_ptr<Store> bounded(std::int64_t) override { return shared_from_this(); }
-    std::string describe() const override { return "the other rank's store"; }
 
 private:
     std::mutex mutex_;
-    std::map<std::string, std::string> values_;
+    StoreState state_;
 };
 
 // The other rank's input: mostly the same as this rank's.
@@ -158,7 +134,7 @@ const ddp_backend& backend() {
 // Rank 0 of two.
 class Group {
 public:
-    Group() : store_{std::make_shared<OtherStore>()} {
+    Group() : store_{std::make_shared<Store>(std::make_shared<OtherStore>(), StoreConfig(), "the other rank's store")} {
         static const bool registered = ddp_backend_register(&backend(), nullptr) == DDP_OK;
         ddp_group_options options;
         ddp_group_options_init(&options);

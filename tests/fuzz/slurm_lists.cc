@@ -1,6 +1,6 @@
 // Slurm's two compressed lists. The first byte is the index of a node.
 #include "fuzz/target.h"
-#include "rendezvous/environment.h"
+#include "launch/environment.h"
 
 namespace fuzz::slurm_lists {
 

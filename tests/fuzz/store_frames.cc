@@ -24,11 +24,6 @@ void read_request(const Frame& frame, const std::string& bytes) {
         for (const std::string& key : request.keys)
             check(printable(in_quotes(key)) == in_quotes(key), "a key is not made printable");
     });
-    accepts([&] {
-        Caller caller;
-        const Request request = decode_record(frame, caller);
-        check(encode_record(caller, request) == bytes, "a record is written in another way than it was read");
-    });
 }
 
 void read_reply(const Frame& frame) {
@@ -36,7 +31,8 @@ void read_reply(const Frame& frame) {
         const Outcome outcome = decode_reply(frame);
         check(outcome.code <= 0, "a reply has a code that is neither DDP_OK nor an error's");
         FrameReader again;
-        again.feed(encode_reply(frame.id, outcome));
+        const std::string payload = encode_reply_payload(outcome);
+        again.feed(encode_reply_header(frame.id, payload.size()) + payload);
         const auto written = again.next();
         check(written && same(decode_reply(*written), outcome), "a reply changes when it is written and read");
     });

@@ -1,5 +1,6 @@
 // Any answer of a store's server to any call of a client.
 #include "fuzz/target.h"
+#include "rendezvous/store.h"
 #include "rendezvous/store_engine.h"
 
 namespace fuzz::store_replies {
@@ -36,11 +37,11 @@ private:
     Reader bytes_;
 };
 
-void call(EngineStore& store, Engine& engine) {
+void call(Store& store, Engine& engine) {
     const std::uint8_t which = engine.choose();
     const std::string key = engine.key(), other = engine.key();
     const std::int64_t number = engine.number();
-    switch (which % 16) {
+    switch (which % 8) {
         case 0:
             return store.set(key, other);
         case 1:
@@ -51,36 +52,16 @@ void call(EngineStore& store, Engine& engine) {
             return;
         case 3:
             store.add(key, number);
+            store.remove(key);
             return;
         case 4:
-            return store.append(key, other);
-        case 5:
             store.check({key, other});
             return;
-        case 6:
+        case 5:
             return store.wait({key, other}, number);
-        case 7:
-            return store.multi_set({key, other}, {"x", key});
-        case 8:
-            check(store.multi_get({key, other}, number).size() == 2, "a call returns another number of values");
-            return;
-        case 9:
-            store.remove(key);
-            store.num_keys();
-            return;
-        case 10:
+        case 6:
             store.list_keys(key);
             return;
-        case 11:
-            return store.queue_push(key, other);
-        case 12:
-            store.queue_pop(key, number);
-            return;
-        case 13:
-            store.queue_size(key);
-            return;
-        case 14:
-            return store.barrier(key, number, number);
         default:
             store.set_will(key, other, "holder", "value");
             store.remove_will(key);
@@ -91,7 +72,7 @@ void call(EngineStore& store, Engine& engine) {
 
 DDP_FUZZ_TARGET(store_replies, input) {
     const auto engine = std::make_shared<Engine>(input);
-    EngineStore store(engine, StoreConfig(), "store");
+    Store store(engine, StoreConfig(), "store");
     while (!engine->empty()) accepts([&] { call(store, *engine); });
 }
 

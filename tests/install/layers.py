@@ -3,7 +3,7 @@
 file may hold, and that each function of the C ABI gives its own name to guard(), which puts it into messages.
 
 The arrows point one way: capi -> core -> hooks -> comm -> {backends, rendezvous, device}, backends -> {kernels, wire},
-rendezvous -> wire -> util and kernels -> device -> util. Tests import from tools, and tools never from tests.
+rendezvous -> {launch, wire} -> util and kernels -> device -> util. Tests import from tools, and tools never from tests.
 A name in quotes or angle brackets that begins with a room's name is an include of that room. `ddp/...` is the public interface,
 which all may include.
 """
@@ -19,22 +19,23 @@ ROOMS = {
     "device": {"util"},
     "kernels": {"device", "util"},
     "wire": {"util"},
-    "rendezvous": {"wire", "util"},
+    "launch": {"util"},
+    "rendezvous": {"launch", "wire", "util"},
     "record": {"util"},
     "backends": {"record", "wire", "kernels", "device", "util"},
-    "comm": {"backends", "rendezvous", "record", "kernels", "device", "util"},
+    "comm": {"backends", "rendezvous", "launch", "record", "kernels", "device", "util"},
     "hooks": {"comm", "kernels", "device", "util"},
     "core": {"hooks", "comm", "rendezvous", "record", "kernels", "device", "util"},
     "outer": {"core", "hooks", "comm", "kernels", "device", "util"},
-    "elastic": {"outer", "core", "comm", "rendezvous", "device", "util"},
-    "capi": {"core", "outer", "elastic", "hooks", "comm", "rendezvous", "record", "kernels", "device", "util"},
+    "elastic": {"outer", "core", "comm", "rendezvous", "launch", "device", "util"},
+    "capi": {"core", "outer", "elastic", "hooks", "comm", "rendezvous", "launch", "record", "kernels", "device", "util"},
 }
 # A backend is written against the public vtable in ddp/backend.h, as a user's own would be. It sees what all backends share, and no
 # other backend: only `hierarchical` is made of two.
 SHARED_BY_BACKENDS = "backends/common"
 MADE_OF = {"backends/hierarchical": {"backends/shm", "backends/tcp"}}
-# comm sees the interfaces of rendezvous; which stores and launchers exist is no business of a group.
-ONLY_HEADERS = {("comm", "rendezvous"): {"rendezvous/store.h", "rendezvous/environment.h"}}
+# Which stores and launchers exist is no business of a group.
+ONLY_HEADERS = {("comm", "rendezvous"): {"rendezvous/store.h"}, ("comm", "launch"): {"launch/environment.h"}}
 # The folders of each module: no code outside it includes them.
 MODULES = {"backends/gloo": "gloo", "rendezvous/etcd": "etcd", "backends/mpi": "mpi", "backends/nccl": "cuda", "device/cuda": "cuda",
            "kernels/cuda": "cuda"}

@@ -35,7 +35,7 @@ RETIRED = [
     Rule(r"\bhost_store\b", "backends/common/keys.h", '#include "backends/gloo/host_store.h"'),
     Rule(r"DeviceLane|device_lane", "DeviceStreams, device_streams", "DeviceLane& lane"),
     Rule(r"\bLauncher\b", "LaunchQueue (core/launch_queue.h); a launcher is the program that starts the ranks",
-         "Launcher launcher_;", ("lib/rendezvous/",)),
+         "Launcher launcher_;", ("lib/launch/",)),
     Rule(r"\bkAnnounced\b", "kClosing", "case Phase::kAnnounced:"),
     Rule(r"\bCrew\b", "SiblingExecutors (comm/executor.h)", "std::shared_ptr<Crew> crew"),
     Rule(r"\blib/modules\b", "lib/backends/NAME, lib/device/cuda, lib/kernels/cuda", "// lib/modules/mpi makes it"),

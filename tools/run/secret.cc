@@ -9,7 +9,7 @@
 #include <filesystem>
 #include <stdexcept>
 
-#include "rendezvous/secret_file.h"
+#include "launch/secret_file.h"
 
 namespace ddprun {
 namespace {

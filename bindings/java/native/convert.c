@@ -89,37 +89,6 @@ void ddp_java_texts_free(char** list, size_t count) {
     free(list);
 }
 
-static int copy_pair(JNIEnv* env, jobjectArray both, DdpPairs* pairs, size_t i) {
-    jbyteArray key = (*env)->GetObjectArrayElement(env, both, (jsize)(2 * i));
-    jbyteArray value = (*env)->GetObjectArrayElement(env, both, (jsize)(2 * i + 1));
-    const int good = ddp_java_text(env, key, &pairs->keys[i]) &&
-                     ddp_java_copy_bytes(env, value, &pairs->values[i], &pairs->sizes[i]);
-    (*env)->DeleteLocalRef(env, key);
-    (*env)->DeleteLocalRef(env, value);
-    return good;
-}
-
-int ddp_java_pairs(JNIEnv* env, jobjectArray both, DdpPairs* pairs) {
-    pairs->count = (size_t)(*env)->GetArrayLength(env, both) / 2;
-    pairs->keys = allocate(env, pairs->count, sizeof *pairs->keys);
-    pairs->values = pairs->keys ? allocate(env, pairs->count, sizeof *pairs->values) : NULL;
-    pairs->sizes = pairs->values ? allocate(env, pairs->count, sizeof *pairs->sizes) : NULL;
-    int good = pairs->sizes != NULL;
-    for (size_t i = 0; i < pairs->count && good; ++i) good = copy_pair(env, both, pairs, i);
-    if (!good) ddp_java_pairs_free(pairs);
-    return good;
-}
-
-void ddp_java_pairs_free(DdpPairs* pairs) {
-    for (size_t i = 0; i < pairs->count; ++i) {
-        if (pairs->keys) free(pairs->keys[i]);
-        if (pairs->values) free(pairs->values[i]);
-    }
-    free(pairs->keys);
-    free(pairs->values);
-    free(pairs->sizes);
-}
-
 void ddp_java_give(JNIEnv* env, jlongArray result, jlong value) {
     if (!(*env)->ExceptionCheck(env)) (*env)->SetLongArrayRegion(env, result, 0, 1, &value);
 }

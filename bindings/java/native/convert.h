@@ -24,16 +24,6 @@ int ddp_java_hierarchy(JNIEnv* env, jobjectArray pair, void** periods, void** si
 int ddp_java_texts(JNIEnv* env, jobjectArray texts, char*** list, size_t* count);
 void ddp_java_texts_free(char** list, size_t count);
 
-/* Keys and values of one request: {key, value, key, value, ...}, each key with a NUL. */
-typedef struct DdpPairs {
-    size_t count;
-    char** keys;
-    void** values;
-    size_t* sizes;
-} DdpPairs;
-int ddp_java_pairs(JNIEnv* env, jobjectArray both, DdpPairs* pairs);
-void ddp_java_pairs_free(DdpPairs* pairs);
-
 /* RESULTS. Nothing where an exception is under way. */
 
 /* result[0] = value */

@@ -44,7 +44,7 @@ export set_hook!, use_hook!, use_local_sgd!, compress_hook!, hook_then!, hook_na
 export set_buffer_hook!, set_reduced_callback!, set_buffer!, step!
 export DataParallel, mean_gradients, DistributedOptimizer, synchronize!!, DistributedDataContainer
 export add_context!, add_averager!, add_state!, set_step!, begin_step!, confirm_member, announce_leave!, leave!, shard_range
-export compare_set!, add!, multi_set!, multi_get, queue_size
+export compare_set!, add!
 
 include("library.jl")
 include("words.jl")

@@ -9,10 +9,8 @@ given. Times are in seconds; `nothing` is the default.
 
     store["key"] = "value"            sets it
     store["key"], get(store, "key")   wait until it exists; get takes a timeout
-    haskey(store, key), delete!(store, key), keys(store; prefix=""), length(store)
-    append!(store, key, value), add!(store, key, number), compare_set!(store, key, expected, desired)
-    push!(store, queue, value), popfirst!(store, queue; timeout), queue_size(store, queue)
-    wait(store, keys; timeout), multi_set!(store, pairs), multi_get(store, keys; timeout), barrier(store, name, count)
+    haskey(store, key), delete!(store, key), keys(store; prefix=""), wait(store, keys; timeout)
+    add!(store, key, number), compare_set!(store, key, expected, desired)
     close(store)
 """
 struct Store
@@ -89,13 +87,6 @@ end
 add!(store::Store, key::AbstractString, amount::Integer) =
     number_from(LibDDP.ddp_store_add, Int64, store.handle, String(key), Int64(amount))
 
-"Appends to the value under key."
-function Base.append!(store::Store, key::AbstractString, value)
-    bytes = bytes_of("value", value)
-    call(LibDDP.ddp_store_append, store.handle, String(key), bytes, Csize_t(length(bytes)))
-    return store
-end
-
 "Whether all keys exist now."
 function Base.haskey(store::Store, keys::AbstractString...)
     kept, list = texts("key", keys)
@@ -109,49 +100,10 @@ function Base.wait(store::Store, keys; timeout=nothing)
     return nothing
 end
 
-"Sets many keys, given as pairs or a dictionary, in one round trip, all or none."
-function multi_set!(store::Store, pairs)
-    each = [String(key) => bytes_of("value", value) for (key, value) in pairs]
-    kept, list = texts("key", first.(each))
-    values = last.(each)
-    GC.@preserve kept values call(LibDDP.ddp_store_multi_set, store.handle, list, Ptr{Cvoid}[pointer(v) for v in values],
-                                  Csize_t[length(v) for v in values], Csize_t(length(list)))
-    return store
-end
-
-"Waits until all keys exist, and returns their values."
-function multi_get(store::Store, keys; timeout=nothing)
-    kept, list = texts("key", keys)
-    values, sizes = fill(C_NULL, length(list)), zeros(Csize_t, length(list))
-    take() = [take_bytes(value, size, LibDDP.ddp_store_value_free) for (value, size) in zip(values, sizes)]
-    return GC.@preserve kept call(LibDDP.ddp_store_multi_get, store.handle, list, Csize_t(length(list)),
-                                  milliseconds(timeout), values, sizes; keep=take)
-end
-
 "Deletes a key. Returns whether it existed."
 Base.delete!(store::Store, key::AbstractString) =
     number_from(LibDDP.ddp_store_delete, Int32, store.handle, String(key)) == 1
-Base.length(store::Store) = Int(number_from(LibDDP.ddp_store_num_keys, Int64, store.handle))
 
 "The keys that begin with prefix, sorted."
 Base.keys(store::Store; prefix::AbstractString="") =
     String.(split(String(bytes_from(LibDDP.ddp_store_list_keys, store.handle, String(prefix))), '\0')[1:(end - 1)])
-
-"Appends to a first-in first-out queue."
-function Base.push!(store::Store, queue::AbstractString, value)
-    bytes = bytes_of("value", value)
-    call(LibDDP.ddp_store_queue_push, store.handle, String(queue), bytes, Csize_t(length(bytes)))
-    return store
-end
-
-"Waits for an element of a queue, and takes it."
-Base.popfirst!(store::Store, queue::AbstractString; timeout=nothing) =
-    bytes_from(LibDDP.ddp_store_queue_pop, store.handle, String(queue), milliseconds(timeout))
-
-"The number of elements in a queue."
-queue_size(store::Store, queue::AbstractString) =
-    Int(number_from(LibDDP.ddp_store_queue_size, Int64, store.handle, String(queue)))
-
-"Waits until `count` callers have reached the barrier `name`."
-barrier(store::Store, name::AbstractString, count::Integer; timeout=nothing) =
-    call(LibDDP.ddp_store_barrier, store.handle, String(name), Int64(count), milliseconds(timeout))

@@ -1,7 +1,7 @@
 """The rendezvous store: a small key-value service that the ranks of a job share (ddp/store.h)."""
 from __future__ import annotations
 
-from typing import Any, Iterable, List, Mapping, Optional, Union
+from typing import Any, Iterable, List, Optional, Union
 
 from . import _ddp
 from ._arrays import milliseconds
@@ -58,10 +58,6 @@ class Store:
         """Adds to the decimal integer under key, and returns the sum."""
         return _ddp.ddp_store_add(self._handle, key, amount)
 
-    def append(self, key: str, value: Value) -> None:
-        """Appends to the value under key."""
-        _ddp.ddp_store_append(self._handle, key, _encoded(value))
-
     def check(self, keys: Iterable[str]) -> bool:
         """Whether all keys exist now."""
         return bool(_ddp.ddp_store_check(self._handle, list(keys)))
@@ -70,43 +66,13 @@ class Store:
         """Waits until all keys exist."""
         _ddp.ddp_store_wait(self._handle, list(keys), milliseconds(timeout))
 
-    def multi_set(self, values: Mapping[str, Value]) -> None:
-        """Sets many keys in one round trip, all or none."""
-        _ddp.ddp_store_multi_set(self._handle, [(key, _encoded(value)) for key, value in values.items()])
-
-    def multi_get(self, keys: Iterable[str], timeout: Optional[float] = None) -> List[bytes]:
-        """Waits until all keys exist, and returns their values."""
-        return _ddp.ddp_store_multi_get(self._handle, list(keys), milliseconds(timeout))
-
     def delete(self, key: str) -> bool:
         """Deletes a key. Returns whether it existed."""
         return bool(_ddp.ddp_store_delete(self._handle, key))
 
-    def __len__(self) -> int:
-        return _ddp.ddp_store_num_keys(self._handle)
-
-    def __bool__(self) -> bool:
-        return True
-
     def keys(self, prefix: str = "") -> List[str]:
         """The keys that begin with prefix, sorted."""
         return [key.decode() for key in _ddp.ddp_store_list_keys(self._handle, prefix).split(b"\0")[:-1]]
-
-    def push(self, queue: str, value: Value) -> None:
-        """Appends to a first-in first-out queue."""
-        _ddp.ddp_store_queue_push(self._handle, queue, _encoded(value))
-
-    def pop(self, queue: str, timeout: Optional[float] = None) -> bytes:
-        """Waits for an element of a queue, and takes it."""
-        return _ddp.ddp_store_queue_pop(self._handle, queue, milliseconds(timeout))
-
-    def queue_size(self, queue: str) -> int:
-        """The number of elements in a queue."""
-        return _ddp.ddp_store_queue_size(self._handle, queue)
-
-    def barrier(self, name: str, count: int, timeout: Optional[float] = None) -> None:
-        """Waits until `count` callers have reached the barrier."""
-        _ddp.ddp_store_barrier(self._handle, name, count, milliseconds(timeout))
 
     def close(self) -> None:
         """Closes the connection, and ends the server if it is here. Later calls raise InvalidStateError."""

@@ -81,57 +81,6 @@ int ddp_py_bytes(PyObject* object, Py_buffer* bytes) {
     return object == Py_None || PyObject_GetBuffer(object, bytes, PyBUF_SIMPLE) == 0;
 }
 
-static int make_pair(PyObject* item, DdpPairs* pairs, size_t i) {
-    PyObject* value;
-    if (!PyArg_ParseTuple(item, "sO", &pairs->keys[i], &value) || !ddp_py_bytes(value, &pairs->held[i])) return 0;
-    pairs->held_count = i + 1;
-    pairs->values[i] = pairs->held[i].buf;
-    pairs->sizes[i] = (size_t)pairs->held[i].len;
-    return 1;
-}
-
-int ddp_py_pairs(PyObject* sequence, DdpPairs* pairs) {
-    pairs->items = PySequence_Tuple(sequence);
-    if (!pairs->items) return 0;
-    const size_t count = (size_t)PyTuple_Size(pairs->items);
-    pairs->count = count;
-    pairs->keys = calloc(count + 1, sizeof *pairs->keys);
-    pairs->values = calloc(count + 1, sizeof *pairs->values);
-    pairs->sizes = calloc(count + 1, sizeof *pairs->sizes);
-    pairs->held = calloc(count + 1, sizeof *pairs->held);
-    if (!pairs->keys || !pairs->values || !pairs->sizes || !pairs->held) return PyErr_NoMemory() != NULL;
-    for (size_t i = 0; i < count; ++i)
-        if (!make_pair(PyTuple_GetItem(pairs->items, (Py_ssize_t)i), pairs, i)) return 0;
-    return 1;
-}
-
-void ddp_py_pairs_free(DdpPairs* pairs) {
-    for (size_t i = 0; i < pairs->held_count; ++i) PyBuffer_Release(&pairs->held[i]);
-    free(pairs->keys);
-    free(pairs->values);
-    free(pairs->sizes);
-    free(pairs->held);
-    Py_XDECREF(pairs->items);
-}
-
-PyObject* ddp_py_values(void* const* values, const size_t* sizes, size_t count) {
-    PyObject* result = PyList_New((Py_ssize_t)count);
-    for (size_t i = 0; result && i < count; ++i) {
-        PyObject* bytes = PyBytes_FromStringAndSize(values[i], values[i] ? (Py_ssize_t)sizes[i] : 0);
-        if (bytes)
-            PyList_SetItem(result, (Py_ssize_t)i, bytes);
-        else
-            Py_CLEAR(result);
-    }
-    return result;
-}
-
-void ddp_py_values_free(void** values, size_t* sizes, size_t count) {
-    for (size_t i = 0; values && i < count; ++i) ddp_store_value_free(values[i]);
-    free(values);
-    free(sizes);
-}
-
 int ddp_py_address(PyObject* object, void** address) {
     *address = object == Py_None ? NULL : PyLong_AsVoidPtr(object);
     return !PyErr_Occurred();

@@ -19,23 +19,6 @@ int ddp_py_capacity(PyObject* number, size_t size, void** list, size_t* capacity
 /* None, or anything with contiguous bytes. Release with PyBuffer_Release. */
 int ddp_py_bytes(PyObject* object, Py_buffer* bytes);
 
-/* Keys and values of one request. */
-typedef struct DdpPairs {
-    size_t count;
-    const char** keys;
-    const void** values;
-    size_t* sizes;
-    Py_buffer* held;
-    size_t held_count;
-    PyObject* items;
-} DdpPairs;
-int ddp_py_pairs(PyObject* sequence, DdpPairs* pairs);
-void ddp_py_pairs_free(DdpPairs* pairs);
-
-/* The result of ddp_store_multi_get: a list of bytes. */
-PyObject* ddp_py_values(void* const* values, const size_t* sizes, size_t count);
-void ddp_py_values_free(void** values, size_t* sizes, size_t count);
-
 /* An address: an integer; 0 or None for NULL. */
 int ddp_py_address(PyObject* object, void** address);
 PyObject* ddp_py_from_address(const void* address);

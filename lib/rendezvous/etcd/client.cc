@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "util/error.h"
+#include "util/host.h"
 
 namespace libddp {
 namespace {
@@ -249,8 +250,7 @@ EtcdClient::EtcdClient(const EtcdAddress& address, std::string name, std::shared
 
 std::string EtcdClient::url(std::size_t endpoint, const std::string& path) const {
     const auto& [host, port] = address_.endpoints[endpoint];
-    const bool v6 = host.find(':') != std::string::npos;
-    return str(address_.tls ? "https://" : "http://", v6 ? "[" : "", host, v6 ? "]" : "", ":", port, path);
+    return str(address_.tls ? "https://" : "http://", host_and_port(host, port), path);
 }
 
 // Unless another client has left it already.

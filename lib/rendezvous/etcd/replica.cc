@@ -87,7 +87,7 @@ std::string EtcdReplica::piece(std::string_view bytes, bool is_last) {
     return value;
 }
 
-void EtcdReplica::put(std::string_view key, std::string_view value, std::int64_t revision, const Visit& visit) {
+void EtcdReplica::put(std::string_view key, std::string_view value, std::int64_t revision, const Applied& applied) {
     if (take(key, kAlive)) {
         if (auto owner = from_hex(key)) owners_[*owner].alive = true;
         return;
@@ -112,9 +112,7 @@ void EtcdReplica::put(std::string_view key, std::string_view value, std::int64_t
         from.newest = revision;
         from.partial = {};
         from.whole = true;
-        Request goodbye;
-        goodbye.op = Op::kGoodbye;
-        visit({*owner, 0}, goodbye, [&] { return state_.apply({*owner, 0}, goodbye); });
+        state_.apply(*owner, Request{Op::kGoodbye});
         ++records_;
         return;
     }
@@ -137,20 +135,19 @@ void EtcdReplica::put(std::string_view key, std::string_view value, std::int64_t
     from.whole = value.front() == kLastPiece;
     value.remove_prefix(1);
     if (from.partial.size() + value.size() > kLongestBatch) fail(DDP_ERROR_IO, "a batch is too long");
-    if (from.whole && from.partial.empty()) return apply(*owner, value, visit);
+    if (from.whole && from.partial.empty()) return apply(*owner, value, applied);
     from.partial.append(value);
     if (!from.whole) return;
     const std::string whole = std::exchange(from.partial, {});
-    apply(*owner, whole, visit);
+    apply(*owner, whole, applied);
 }
 
-void EtcdReplica::apply(std::uint64_t owner, std::string_view batch, const Visit& visit) {
+void EtcdReplica::apply(std::uint64_t owner, std::string_view batch, const Applied& applied) {
     FrameReader frames;
     frames.feed(batch);
     while (auto frame = frames.next()) {
-        const Request request = decode_request(*frame);
-        const Caller caller{owner, frame->id};
-        visit(caller, request, [&] { return state_.apply(caller, request); });
+        auto outcome = state_.apply(owner, decode_request(*frame));
+        if (applied) applied({owner, frame->id}, std::move(outcome));
     }
     if (frames.pending() != 0) fail(DDP_ERROR_IO, "a batch is cut off");
 }
@@ -203,7 +200,7 @@ std::string EtcdReplica::snapshot() const {
         out.u64(is.batch);
         out.u64(is.pieces);
     }
-    state_.snapshot([&](Caller caller, const Request& request) { out.raw(encode_record(caller, request)); });
+    state_.snapshot([&](std::uint64_t owner, const Request& request) { out.raw(encode_request(owner, request)); });
     return out.take();
 }
 
@@ -219,11 +216,7 @@ void EtcdReplica::load(std::string_view snapshot, const EtcdSnapshotHead& head) 
     snapshot.remove_prefix(sizeof(std::uint32_t));
     FrameReader frames;
     frames.feed(snapshot);
-    while (auto frame = frames.next()) {
-        Caller caller;
-        const Request request = decode_record(*frame, caller);
-        state_.apply(caller, request);
-    }
+    while (auto frame = frames.next()) state_.apply(frame->id, decode_request(*frame));
     if (frames.pending() != 0) fail(DDP_ERROR_IO, "a snapshot is cut off");
 }
 

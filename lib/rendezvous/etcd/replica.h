@@ -44,13 +44,12 @@ struct EtcdSnapshotHead {
 
 class EtcdReplica {
 public:
-    // Called instead of applying a request of a participant's: calls `apply` itself.
-    using Apply = std::function<std::optional<Outcome>()>;
-    using Visit = std::function<void(Caller, const Request&, const Apply& apply)>;
+    // Gets what each request has come to; nullopt: nothing, as no participant writes it.
+    using Applied = std::function<void(Caller, std::optional<Outcome>)>;
 
     // One of the keys below w/, in the order of revisions. key: what follows w/. Unknown ones are ignored. Throws Error (IO) on a
     // batch that is none.
-    void put(std::string_view key, std::string_view value, std::int64_t revision, const Visit& visit);
+    void put(std::string_view key, std::string_view value, std::int64_t revision, const Applied& applied = nullptr);
     void removed(std::string_view key);
     // All others have been removed.
     void only_alive(const std::vector<std::string>& keys);
@@ -95,7 +94,7 @@ private:
         bool whole = true;
     };
 
-    void apply(std::uint64_t owner, std::string_view batch, const Visit& visit);
+    void apply(std::uint64_t owner, std::string_view batch, const Applied& applied);
 
     StoreState state_;
     std::map<std::uint64_t, Owner> owners_;

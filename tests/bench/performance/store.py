@@ -1,4 +1,4 @@
-"""The store of a large job: how long thousands of clients need to join, to meet at a barrier and to hear of a key."""
+"""The store of a large job: how long thousands of clients need to join, to meet and to hear of a key."""
 import json
 import subprocess
 from statistics import median
@@ -54,7 +54,7 @@ def once(options, count):
 
 def store(section, options):
     section.open_with("Clients of one tcp store that begin at the same time, on this machine, up to 1,000 in a process: each proves that it "
-                      "knows the secret (TLS 1.3), sets a key, waits at a barrier for all others, and then waits for a key that the last one "
+                      "knows the secret (TLS 1.3), sets a key, waits for all others, and then waits for a key that the last one "
                       "sets. Times are those of the slowest client since all began; the median over rounds. All clients and the store share the "
                       "processors of this machine, which in a real job have machines of their own.")
     section.command([options.clients, "serve"])

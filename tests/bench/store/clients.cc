@@ -2,7 +2,7 @@
 //
 //     bench_clients serve                        prints the store's address, and ends with its standard input
 //     bench_clients join STORE FIRST COUNT ALL   clients FIRST to FIRST + COUNT - 1 of ALL: waits for a line on standard input, then joins,
-//                                                meets all others at a barrier, and waits for a key that the last client sets after that.
+//                                                meets all others, and waits for a key that the last client sets after that.
 //                                                Prints milliseconds since the line, of the slowest client
 #include <ddp/ddp.h>
 #include <sys/resource.h>
@@ -73,6 +73,15 @@ struct Moments {
     }
 };
 
+void meet(ddp_store* store, const char* name, int all) {
+    bench::Result result;
+    int64_t here = 0;
+    const std::string count = std::string(name) + "/here";
+    result.check(ddp_store_add(store, count.c_str(), 1, &here, result));
+    if (here == all) result.check(ddp_store_set(store, name, "", 0, result));
+    result.check(ddp_store_wait(store, &name, 1, kTimeoutMs, result));
+}
+
 void be_a_client(const std::string& uri, int number, int all, Moments& moments) {
     const bench::Store owned = open(uri, false);
     ddp_store* const store = owned.get();
@@ -80,7 +89,7 @@ void be_a_client(const std::string& uri, int number, int all, Moments& moments) 
     const std::string key = "client/" + std::to_string(number);
     result.check(ddp_store_set(store, key.c_str(), key.data(), key.size(), result));
     Moments::at(moments.joined);
-    result.check(ddp_store_barrier(store, "all", all, kTimeoutMs, result));
+    meet(store, "all", all);
     Moments::at(moments.met);
     if (number == all - 1) result.check(ddp_store_set(store, "go", "on", 2, result));
     void* value = nullptr;
@@ -88,7 +97,7 @@ void be_a_client(const std::string& uri, int number, int all, Moments& moments) 
     result.check(ddp_store_get(store, "go", kTimeoutMs, &value, &size, result));
     Moments::at(moments.heard);
     ddp_store_value_free(value);
-    result.check(ddp_store_barrier(store, "end", all, kTimeoutMs, result));
+    meet(store, "end", all);
 }
 
 int join(const std::string& uri, int first, int count, int all) {

@@ -240,7 +240,11 @@ void meet(const ddp::Group& group) {
     ddp_error* error = nullptr;
     ddp_store* store = nullptr;
     ddp::check(ddp_group_store(group.get(), &store, &error), error);
-    const ddp_status met = ddp_store_barrier(store, "averaging", group.world_size(), 60'000, &error);
+    int64_t here = 0;
+    const char* const all = "averaging/all";
+    ddp_status met = ddp_store_add(store, "averaging/here", 1, &here, &error);
+    if (met == DDP_OK && here == group.world_size()) met = ddp_store_set(store, all, "", 0, &error);
+    if (met == DDP_OK) met = ddp_store_wait(store, &all, 1, 60'000, &error);
     ddp_store_free(store);
     ddp::check(met, error);
 }

@@ -148,21 +148,17 @@ class Errors(unittest.TestCase):
 
     def test_store(self):
         with ddp.Store("tcp://127.0.0.1:0", server=True, timeout=5) as store:
-            store.multi_set({"a": b"1", "b": "é"})
-            self.assertEqual(store.multi_get(["b", "a"]), ["é".encode(), b"1"])
+            store.set("a", bytearray(b"1"))
+            store.set("b", "é")
+            self.assertEqual((store.get("b"), store.get("a")), ("é".encode(), b"1"))
             self.assertEqual((store.add("n", 5), store.add("n", -2)), (5, 3))
             self.assertEqual(store.compare_set("a", b"1", b"2"), b"2")
-            store.append("a", bytearray(b"3"))
-            self.assertEqual(store.get("a"), b"23")
             self.assertEqual((store.check(["a"]), store.check(["a", "zz"])), (True, False))
             self.assertEqual((store.delete("b"), store.delete("b"), store.keys("a")), (True, False, ["a"]))
-            store.push("q", b"x")
-            self.assertEqual((store.queue_size("q"), store.pop("q"), store.queue_size("q")), (1, b"x", 0))
             with support.raises(self, ddp.TimeoutError, "absent"):
                 store.wait(["absent"], timeout=0.05)
             with ddp.Store(f"tcp://127.0.0.1:{store.port}") as other:
-                other.barrier("here", 1)
-                self.assertEqual(len(other), len(store))
+                self.assertEqual(other.keys(), store.keys())
 
     def test_addresses_beyond_loopback_need_a_secret(self):
         everywhere = {"init_method": "tcp://0.0.0.0:0", "rank": 0, "world_size": 1}

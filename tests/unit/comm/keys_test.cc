@@ -25,7 +25,7 @@ public:
 
     Outcome perform(Request request, std::int64_t) override {
         if (request.op == Op::kRemove && removals_-- <= 0) fail(DDP_ERROR_UNAVAILABLE, "the store was lost");
-        return state_.apply({1, ++calls_}, request).value();
+        return state_.apply(1, request).value();
     }
     Notifier::Id watch(const std::string&, Notifier::Callback) override { return ++calls_; }
     Notifier::Id watch_connection(Notifier::Callback) override { return ++calls_; }
@@ -43,7 +43,7 @@ TEST(Keys, OfAHalfRemovedGroupKeepARankOutThatWouldFindThem) {
     bool all_removed = false;
     for (int removals = 0; !all_removed; ++removals) {
         ASSERT_LT(removals, 100);
-        EngineStore store(std::make_shared<EndingEngine>(removals), {}, "a store that ends");
+        Store store(std::make_shared<EndingEngine>(removals), {}, "a store that ends");
         const auto shared = std::shared_ptr<Store>(std::shared_ptr<void>(), &store);
         Monitor::Config config;
         config.store = shared;

@@ -44,7 +44,6 @@ int main(int argc, char** argv) {
         }
         const bool serves = what == "serve" || what == "exit" || what == "few";
         auto store = libddp::open_store({uri, serves, 20'000, ""});
-        std::thread arrival;
         if (serves) std::printf("%d\n", store->port());
         if (what == "exit") {
             static const auto& never_freed = *new std::shared_ptr<libddp::Store>(store);
@@ -58,18 +57,10 @@ int main(int argc, char** argv) {
             store->remove_will("will/removed");
             store->set("child/ready", "yes");
         }
-        if (what == "barrier") {
-            arrival = std::thread([&] { store->barrier("meet", 2, 90'000); });
-            store->set("child/ready", "yes");
-        }
-        if (what == "push") {
-            store->queue_push("queue", "from the child");
-            store->append("text", "child");
-        }
+        if (what == "add") store->add("children", 1);
         std::printf("ready\n");
         std::fflush(stdout);
         std::this_thread::sleep_for(std::chrono::seconds(90));
-        if (arrival.joinable()) arrival.join();
     } catch (const std::exception& error) {
         std::fprintf(stderr, "child: %s\n", error.what());
         return 1;

@@ -41,7 +41,7 @@ TEST_F(Etcd, AFenceOutlivesTheContentsAndItsParticipants) {
     open(uri)->raise_fence(5);
     EXPECT_EQ(count(keys_of(cluster), "/ddp/"), 1U);
     auto store = open(uri);
-    EXPECT_EQ(store->num_keys(), 0);
+    EXPECT_TRUE(store->list_keys("").empty());
     EXPECT_EQ(store->raise_fence(0), 5);
 }
 
@@ -50,14 +50,13 @@ void expect_exact_sums(const std::string& uri, const std::function<void()>& happ
     auto a = open(uri);
     auto b = open(uri);
     auto waiting = std::async(std::launch::async, [&] { return b->get("at the end", 60'000); });
-    auto element = std::async(std::launch::async, [&] { return b->queue_pop("queue", 60'000); });
     std::atomic<bool> go_on{true};
     std::atomic<std::int64_t> added{0};
     auto add = [&](Store& store) {
         std::int64_t count = 0;
         for (; go_on; ++count) {
             store.add("sum", 1);
-            store.append("text", "x");
+            store.set(str("text/", &store == a.get() ? "a" : "b", count), "x");
             ++added;
         }
         return count;
@@ -86,11 +85,9 @@ void expect_exact_sums(const std::string& uri, const std::function<void()>& happ
     const std::int64_t sum = first.get() + second.get();
     EXPECT_GT(sum, 10);
     EXPECT_EQ(a->get("sum"), std::to_string(sum));
-    EXPECT_EQ(b->get("text").size(), static_cast<std::size_t>(sum));
+    EXPECT_EQ(b->list_keys("text/").size(), static_cast<std::size_t>(sum));
     a->set("at the end", "here");
-    a->queue_push("queue", "element");
     EXPECT_EQ(waiting.get(), "here");
-    EXPECT_EQ(element.get(), "element");
 }
 
 TEST_F(Etcd, AClusterOutlivesItsLeader) {
@@ -174,15 +171,14 @@ TEST_F(Etcd, TheLastOneLeavesNothing) {
 TEST_F(Etcd, WhatADeadJobHasLeftIsRemoved) {
     EtcdCluster cluster(1);
     const std::string uri = cluster.uri();
-    Child child({uri, "push"});
+    Child child({uri, "add"});
     EXPECT_EQ(child.read_line(), "ready");
-    EXPECT_EQ(open(uri)->queue_size("queue"), 1);
+    EXPECT_EQ(open(uri)->get("children"), "1");
     child.kill();
     EXPECT_TRUE(eventually([&] { return count(keys_of(cluster), "/w/alive/") == 0; }));
     EXPECT_NE(keys_of(cluster), "");
     auto store = open(uri);
-    EXPECT_EQ(store->queue_size("queue"), 0);
-    EXPECT_EQ(store->num_keys(), 0);
+    EXPECT_TRUE(store->list_keys("").empty());
 }
 
 TEST_F(Etcd, AProcessThatStandsStillCountsAsDead) {
@@ -201,7 +197,7 @@ TEST_F(Etcd, LongLogsBecomeSnapshots) {
     auto a = open(uri);
     auto b = open(uri);
     b->set_will("left", "yes");
-    a->queue_push("queue", "element");
+    a->set("early", "kept");
     a->add("sum", 7);
     const std::string large(std::size_t{1} << 20, 'v');
     a->set("large", large);
@@ -214,8 +210,7 @@ TEST_F(Etcd, LongLogsBecomeSnapshots) {
     EXPECT_EQ(c->get("sum"), "8");
     EXPECT_EQ(c->get("large"), large);
     EXPECT_EQ(c->get("value"), value);
-    EXPECT_EQ(c->queue_pop("queue"), "element");
-    EXPECT_EQ(b->queue_size("queue"), 0);
+    EXPECT_EQ(c->get("early"), "kept");
     b.reset();
     EXPECT_EQ(c->get("left", kLongMs), "yes");
 }

@@ -18,7 +18,6 @@
 #include "rendezvous/file_log.h"
 #include "support.h"
 #include "support/few_descriptors.h"
-#include "util/interrupt.h"
 
 namespace libddp::testing {
 namespace {
@@ -33,7 +32,7 @@ TEST(File, TheLastParticipantDeletesTheFile) {
     EXPECT_EQ(b->get("k"), "v");
     b.reset();
     EXPECT_FALSE(std::filesystem::exists(path.file()));
-    EXPECT_EQ(open(path.uri())->num_keys(), 0);
+    EXPECT_TRUE(open(path.uri())->list_keys("").empty());
 }
 
 TEST(File, AFenceOutlivesTheContentsAndItsParticipants) {
@@ -48,12 +47,12 @@ TEST(File, AFenceOutlivesTheContentsAndItsParticipants) {
     ASSERT_TRUE(std::filesystem::exists(path.file()));
     EXPECT_LT(std::filesystem::file_size(path.file()), 100);
     {
-        Child child({path.uri(), "push"});
+        Child child({path.uri(), "add"});
         EXPECT_EQ(child.read_line(), "ready");
         child.kill();
     }
     auto store = open(path.uri());
-    EXPECT_EQ(store->num_keys(), 0);
+    EXPECT_TRUE(store->list_keys("").empty());
     EXPECT_EQ(store->raise_fence(0), 5);
 }
 
@@ -73,14 +72,13 @@ TEST(File, ThoseWhoLeaveAtOnceDeleteTheFile) {
 TEST(File, AStaleFileIsStartedAfresh) {
     TempPath path;
     {
-        Child child({path.uri(), "push"});
+        Child child({path.uri(), "add"});
         EXPECT_EQ(child.read_line(), "ready");
         child.kill();
     }
     ASSERT_TRUE(std::filesystem::exists(path.file()));
     auto store = open(path.uri());
-    EXPECT_EQ(store->num_keys(), 0);
-    EXPECT_EQ(store->queue_size("queue"), 0);
+    EXPECT_TRUE(store->list_keys("").empty());
     store->set("k", "v");
     EXPECT_EQ(open(path.uri())->get("k"), "v");
 }
@@ -158,7 +156,7 @@ TEST(File, AFileDeletedUnderneathDoesNotDisturbThoseThatHaveIt) {
     a->set("k", "v");
     EXPECT_EQ(b->get("k"), "v");
     auto other = open(path.uri());  // a new store at the same place
-    EXPECT_EQ(other->num_keys(), 0);
+    EXPECT_TRUE(other->list_keys("").empty());
     a.reset();
     b.reset();
     EXPECT_TRUE(std::filesystem::exists(path.file()));  // not theirs any more
@@ -178,7 +176,7 @@ TEST(File, NumbersThatCannotBeAreDamage) {
     const FileLog other(path.file(), Deadline::after_ms(5000));  // so that the file is not begun afresh
     const auto join_with = [&](std::uint64_t start, std::uint64_t end, std::uint64_t next_owner) {
         ByteWriter header;
-        header.raw("ddpfile2");
+        header.raw("ddpfile3");
         for (const std::uint64_t number : {start, end, std::uint64_t{2}, next_owner}) header.u64(number);
         std::fstream(path.file(), std::ios::in | std::ios::out | std::ios::binary) << header.take();
         return error_of([&] { FileLog(path.file(), Deadline::after_ms(5000)); }).code;
@@ -198,7 +196,7 @@ TEST(File, HistoryIsGivenBack) {
     auto a = open(path.uri());
     auto b = open(path.uri());
     a->set_will("will", "x");
-    a->queue_push("q", "kept");
+    a->set("other", "kept");
     const std::string value(1 << 20, 'x');
     for (int i = 0; i < 60; ++i) a->set("k", value + std::to_string(i));
     for (int i = 0; i < 100; ++i) b->add("n", 1);
@@ -209,7 +207,7 @@ TEST(File, HistoryIsGivenBack) {
     EXPECT_EQ(a->get("n"), "100");
     auto late = open(path.uri());
     EXPECT_EQ(late->get("k").size(), value.size() + 2);
-    EXPECT_EQ(late->queue_pop("q"), "kept");
+    EXPECT_EQ(late->get("other"), "kept");
     a.reset();
     EXPECT_EQ(late->get("will", kLongMs), "x");
 }
@@ -265,28 +263,6 @@ TEST(File, AStoppedHolderOfTheLockDoesNotHangTheOthers) {
     store.reset();
     EXPECT_LT(elapsed_ms(start), with_slack(1500));
     other.unlock();
-}
-
-// The program wants the wait to end just when its time is over, and while another process has the file locked.
-TEST(File, ATimeoutTakesAnArrivalBackWhateverTheProgramWants) {
-    constexpr std::int64_t kWaitMs = 300;
-    TempPath path;
-    auto store = open(path.uri());
-    const std::atomic<bool> never{false};
-    FileLog other(path.file(), Deadline::after_ms(kLongMs));
-    auto wanted = Deadline::after_ms(kWaitMs + 100);
-    interrupt::install([](void* since) -> std::int32_t { return static_cast<Deadline*>(since)->expired(); }, &wanted,
-                       nullptr, true);
-    std::thread holder([&] {
-        std::this_thread::sleep_for(std::chrono::milliseconds(kWaitMs / 2));
-        EXPECT_TRUE(other.lock(Deadline::after_ms(kLongMs), never));
-        std::this_thread::sleep_until(wanted.at() + std::chrono::milliseconds(150));
-        other.unlock();
-    });
-    expect_error(DDP_ERROR_TIMEOUT, {"'b'", "1 of 2"}, [&] { store->barrier("b", 2, kWaitMs); });
-    holder.join();
-    interrupt::install(nullptr, nullptr, nullptr, false);
-    expect_error(DDP_ERROR_TIMEOUT, {"'b'", "1 of 2"}, [&] { open(path.uri())->barrier("b", 2, 20); });
 }
 
 }  // namespace

@@ -71,11 +71,6 @@ TEST_P(StoreTest, TimeoutsAreKeptAndNameTheKey) {
     expect_error(DDP_ERROR_TIMEOUT, {"'absent'", "does not exist"}, [&] { a->get("absent", -1); });
     a->set("there", "");
     expect_error(DDP_ERROR_TIMEOUT, {"'absent'"}, [&] { a->wait({"there", "absent", "too"}, 20); });
-    expect_error(DDP_ERROR_TIMEOUT, {"'absent'"}, [&] { a->multi_get({"there", "absent"}, 20); });
-    expect_error(DDP_ERROR_TIMEOUT, {"'q'"}, [&] { a->queue_pop("q", 20); });
-    expect_error(DDP_ERROR_TIMEOUT, {"'q'", "is empty"}, [&] { a->queue_pop("q", -1); });
-    expect_error(DDP_ERROR_TIMEOUT, {"'m'", "1 of 2"}, [&] { a->barrier("m", 2, 20); });
-    expect_error(DDP_ERROR_TIMEOUT, {"'m'", "1 of 2"}, [&] { a->barrier("m", 2, -1); });
 }
 
 TEST_P(StoreTest, CompareSet) {
@@ -101,77 +96,27 @@ TEST_P(StoreTest, Add) {
     EXPECT_EQ(a->get("text"), "12x");
 }
 
-TEST_P(StoreTest, Append) {
-    a->append("log", "one ");
-    b->append("log", "two");
-    EXPECT_EQ(a->get("log"), "one two");
-}
-
-TEST_P(StoreTest, CheckWaitAndMulti) {
+TEST_P(StoreTest, CheckAndWait) {
     EXPECT_TRUE(a->check({}));
     EXPECT_FALSE(a->check({"x", "y"}));
     auto waiting = std::async(std::launch::async, [&] { b->wait({"x", "y", "z"}, kLongMs); });
-    auto values = std::async(std::launch::async, [&] { return b->multi_get({"z", "x", "z"}, kLongMs); });
-    a->multi_set({"x", "y"}, {"1", "2"});
+    a->set("x", "1");
+    a->set("y", "2");
     EXPECT_TRUE(b->check({"x", "y"}));
+    EXPECT_EQ(waiting.wait_for(std::chrono::milliseconds(30)), std::future_status::timeout);
     a->set("z", "3");
     waiting.get();
-    EXPECT_EQ(values.get(), (Store::Values{"3", "1", "3"}));
     a->wait({});
-    a->multi_set({}, {});
-    EXPECT_TRUE(a->multi_get({}).empty());
 }
 
-TEST_P(StoreTest, KeysAreListedCountedAndRemoved) {
-    a->multi_set({"job/b", "job/a", "other"}, {"", "", ""});
-    EXPECT_EQ(b->num_keys(), 3);
+TEST_P(StoreTest, KeysAreListedAndRemoved) {
+    for (const char* key : {"job/b", "job/a", "other"}) a->set(key, "");
     EXPECT_EQ(b->list_keys("job/"), (Store::Keys{"job/a", "job/b"}));
     EXPECT_EQ(b->list_keys(""), (Store::Keys{"job/a", "job/b", "other"}));
     EXPECT_TRUE(b->list_keys("none").empty());
     EXPECT_TRUE(a->remove("other"));
     EXPECT_FALSE(b->remove("other"));
-    EXPECT_EQ(a->num_keys(), 2);
-}
-
-TEST_P(StoreTest, Queues) {
-    a->queue_push("q", "1");
-    b->queue_push("q", "2");
-    EXPECT_EQ(a->queue_size("q"), 2);
-    EXPECT_EQ(a->queue_size("other"), 0);
-    EXPECT_FALSE(a->check({"q"}));  // a name space of its own
-    EXPECT_EQ(b->queue_pop("q"), "1");
-    EXPECT_EQ(a->queue_pop("q"), "2");
-    auto element = std::async(std::launch::async, [&] { return a->queue_pop("q", kLongMs); });
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
-    b->queue_push("q", "3");
-    EXPECT_EQ(element.get(), "3");
-}
-
-TEST_P(StoreTest, BarriersCanBeRepeated) {
-    auto other = std::async(std::launch::async, [&] {
-        for (int round = 0; round < 20; ++round) b->barrier("m", 2, kLongMs);
-    });
-    for (int round = 0; round < 20; ++round) a->barrier("m", 2, kLongMs);
-    other.get();
-    a->barrier("alone", 1);
-    expect_error(DDP_ERROR_INVALID_ARGUMENT, {"count"}, [&] { a->barrier("m", 0); });
-}
-
-TEST_P(StoreTest, ABarrierForgetsThoseThatGaveUp) {
-    expect_error(DDP_ERROR_TIMEOUT, {}, [&] { a->barrier("m", 2, 10); });
-    expect_error(DDP_ERROR_TIMEOUT, {"1 of 2"}, [&] { b->barrier("m", 2, 10); });
-}
-
-TEST_P(StoreTest, DifferentCountsAtABarrier) {
-    auto waiting = std::async(std::launch::async, [&] { a->barrier("m", 2, kLongMs); });
-    ErrorInfo error;
-    ASSERT_TRUE(eventually([&] {  // until the other has arrived, this one times out
-        error = error_of([&] { b->barrier("m", 3, -1); });
-        return error.code == DDP_ERROR_MISMATCH;
-    })) << error.message;
-    // The probe may have made the first arrival fail in turn, so it is awaited only for its end.
-    error_of([&] { b->barrier("m", 2, 2000); });
-    error_of([&] { waiting.get(); });
+    EXPECT_EQ(a->list_keys("").size(), 2U);
 }
 
 TEST_P(StoreTest, Limits) {
@@ -183,11 +128,9 @@ TEST_P(StoreTest, Limits) {
     expect_error(DDP_ERROR_INVALID_ARGUMENT, {"key", "empty"}, [&] { a->set("", ""); });
     expect_error(DDP_ERROR_LIMIT, {"'k'"}, [&] { a->set("k", std::string(limits::kValue + 1, 'v')); });
     expect_error(DDP_ERROR_LIMIT, {"keys"}, [&] { a->check(Store::Keys(limits::kKeysPerRequest + 1, "k")); });
-    expect_error(DDP_ERROR_INVALID_ARGUMENT, {}, [&] { a->multi_set({"a", "b"}, {"1"}); });
-    EXPECT_EQ(a->num_keys(), 0);
+    EXPECT_TRUE(a->list_keys("").empty());
     a->set("k", std::string(limits::kValue, 'v'));
     EXPECT_EQ(b->get("k").size(), limits::kValue);
-    expect_error(DDP_ERROR_LIMIT, {"'k'"}, [&] { b->append("k", "v"); });
 }
 
 TEST_P(StoreTest, WillsRunWhenTheStoreIsClosedWithoutRemovingThem) {
@@ -205,21 +148,18 @@ TEST_P(StoreTest, WillsRunWhenTheStoreIsClosedWithoutRemovingThem) {
 TEST_P(StoreTest, CloseEndsBlockedCallsAndLaterOnes) {
     auto code = [](auto call) { return std::async(std::launch::async, [call] { return error_of(call).code; }); };
     auto get = code([&] { a->get("never", 60'000); });
-    auto pop = code([&] { a->queue_pop("never", 60'000); });
-    auto barrier = code([&] { a->barrier("never", 2, 60'000); });
+    auto wait = code([&] { a->wait({"never", "too"}, 60'000); });
     a->set_will("closed", "yes");
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
     auto start = std::chrono::steady_clock::now();
     a->close();
     EXPECT_LT(elapsed_ms(start), with_slack(1500));
     EXPECT_EQ(get.get(), DDP_ERROR_ABORTED);
-    EXPECT_EQ(pop.get(), DDP_ERROR_ABORTED);
-    EXPECT_EQ(barrier.get(), DDP_ERROR_ABORTED);
+    EXPECT_EQ(wait.get(), DDP_ERROR_ABORTED);
     EXPECT_EQ(error_of([&] { a->set("k", "v"); }).code, DDP_ERROR_ABORTED);
     a->close();
     b->set("k", "v");                             // nobody else is disturbed
     EXPECT_EQ(b->get("closed", kLongMs), "yes");  // what the others see of it may take a moment
-    expect_error(DDP_ERROR_TIMEOUT, {"1 of 2"}, [&] { b->barrier("never", 2, 10); });
 }
 
 TEST_P(StoreTest, Describe) {

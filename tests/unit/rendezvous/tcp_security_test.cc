@@ -162,7 +162,6 @@ TEST_F(TcpSecurity, RequestsThatMakeNoSenseAreAnswered) {
     EXPECT_EQ(ask(Op::kSet, {std::string(2000, 'k')}, {""}, 0), DDP_ERROR_LIMIT);
     EXPECT_EQ(ask(Op::kGet, {"k"}, {}, -5), DDP_ERROR_INVALID_ARGUMENT);
     EXPECT_EQ(ask(Op::kGet, {"k"}, {}, INT64_MAX), DDP_ERROR_INVALID_ARGUMENT);
-    EXPECT_EQ(ask(Op::kBarrier, {"k"}, {}, 0), DDP_ERROR_INVALID_ARGUMENT);
 }
 
 TEST_F(TcpSecurity, RandomFramesOfAnAuthenticatedClient) {

@@ -3,10 +3,8 @@ package org.libddp;
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.ArrayList;
-import java.util.Arrays;
 import java.util.Collection;
 import java.util.List;
-import java.util.Map;
 import java.util.Objects;
 
 /**
@@ -122,16 +120,6 @@ public final class Store implements AutoCloseable {
     }
 
     /**
-     * Appends to the value under key. Atomic.
-     *
-     * @param key 1 to 1,024 bytes in UTF-8; a missing one is created
-     * @param value the bytes to append
-     */
-    public void append(String key, byte[] value) {
-        ddp.ddp_store_append(handle, key, value);
-    }
-
-    /**
      * {@return whether all keys exist now}
      *
      * @param keys at most 65,536
@@ -153,28 +141,6 @@ public final class Store implements AutoCloseable {
     }
 
     /**
-     * Sets many keys in one round trip, all or none.
-     *
-     * @param values by key: at most 65,536, and 256 MiB together
-     */
-    public void multiSet(Map<String, byte[]> values) {
-        ddp.ddp_store_multi_set(handle, values);
-    }
-
-    /**
-     * Waits until all keys exist.
-     *
-     * @param keys at most 65,536
-     * @param timeout null: the timeout of the store
-     * @return their values, in the order of the keys; at most 256 MiB together
-     */
-    public List<byte[]> multiGet(Collection<String> keys, Duration timeout) {
-        byte[][] values = new byte[keys.size()][];
-        ddp.ddp_store_multi_get(handle, keys, Ddp.milliseconds("timeout", timeout), values);
-        return Arrays.asList(values);
-    }
-
-    /**
      * Deletes a key.
      *
      * @param key 1 to 1,024 bytes in UTF-8
@@ -184,13 +150,6 @@ public final class Store implements AutoCloseable {
         int[] deleted = new int[1];
         ddp.ddp_store_delete(handle, key, deleted);
         return deleted[0] != 0;
-    }
-
-    /** {@return the number of keys, libddp's own included} */
-    public long size() {
-        long[] count = new long[1];
-        ddp.ddp_store_num_keys(handle, count);
-        return count[0];
     }
 
     /**
@@ -206,51 +165,6 @@ public final class Store implements AutoCloseable {
         for (int from = 0, to = all.indexOf('\0'); to >= 0; from = to + 1, to = all.indexOf('\0', from))
             keys.add(all.substring(from, to));
         return keys;
-    }
-
-    /**
-     * Appends to a first-in first-out queue.
-     *
-     * @param queue its name; names of queues and keys are apart
-     * @param value the bytes of the element
-     */
-    public void push(String queue, byte[] value) {
-        ddp.ddp_store_queue_push(handle, queue, value);
-    }
-
-    /**
-     * Waits for an element of a queue, and takes it.
-     *
-     * @param queue its name
-     * @param timeout null: the timeout of the store
-     * @return the element that was pushed first
-     */
-    public byte[] pop(String queue, Duration timeout) {
-        byte[][] value = new byte[1][];
-        ddp.ddp_store_queue_pop(handle, queue, Ddp.milliseconds("timeout", timeout), value);
-        return value[0];
-    }
-
-    /**
-     * {@return the number of elements in a queue}
-     *
-     * @param queue its name
-     */
-    public long queueSize(String queue) {
-        long[] count = new long[1];
-        ddp.ddp_store_queue_size(handle, queue, count);
-        return count[0];
-    }
-
-    /**
-     * Waits until {@code count} callers have reached the barrier.
-     *
-     * @param name the barrier's name; it can be used again once all have left
-     * @param count the same for every caller
-     * @param timeout null: the timeout of the store
-     */
-    public void barrier(String name, long count, Duration timeout) {
-        ddp.ddp_store_barrier(handle, name, count, Ddp.milliseconds("timeout", timeout));
     }
 
     /** Closes the connection, and ends the server if it is here. Takes effect when calls in other threads have returned. */

@@ -3,7 +3,6 @@ package org.libddp;
 import java.nio.charset.StandardCharsets;
 import java.util.Arrays;
 import java.util.Collection;
-import java.util.Map;
 
 /** Text on its way to C and back: UTF-8, with a NUL at the end of what C reads. */
 final class Text {
@@ -27,16 +26,6 @@ final class Text {
         int i = 0;
         for (String each : texts) list[i++] = bytes(name, each);
         return list;
-    }
-
-    static byte[][] pairs(Map<String, byte[]> values) {
-        byte[][] both = new byte[2 * values.size()][];
-        int i = 0;
-        for (Map.Entry<String, byte[]> each : values.entrySet()) {
-            both[i++] = bytes("keys", each.getKey());
-            both[i++] = each.getValue();
-        }
-        return both;
     }
 
     static String of(byte[] utf8) {

@@ -1,21 +1,24 @@
-#include "rendezvous/environment.h"
+#include "launch/environment.h"
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cstdlib>
 #include <string_view>
 #include <vector>
 
-#include "rendezvous/uri.h"
 #include "util/deadline.h"
 #include "util/error.h"
+#include "util/hash.h"
+#include "util/host.h"
 #include "util/options.h"
 
 namespace libddp {
 namespace {
 
-using Names = std::vector<const char*>;
+// Names of variables, with spaces between them.
+using Names = std::string_view;
 
 // Where rank 0's address comes from when neither DDP_STORE nor MASTER_ADDR is set.
 enum class Fallback {
@@ -42,91 +45,37 @@ struct Launcher {
 // Slurm allocation, say).
 const std::vector<Launcher>& launchers() {
     static const std::vector<Launcher> all = {
-        {"ddprun",
-         {"DDP_RANK"},
-         {"DDP_RANK"},
-         {"DDP_WORLD_SIZE"},
-         {"DDP_LOCAL_RANK"},
-         {"DDP_LOCAL_WORLD_SIZE"},
-         {"DDP_RESTART"},
-         {},
+        {"ddprun", "DDP_RANK", "DDP_RANK", "DDP_WORLD_SIZE", "DDP_LOCAL_RANK", "DDP_LOCAL_WORLD_SIZE", "DDP_RESTART",
+         "", Fallback::kNone},
+        {"torchrun", "TORCHELASTIC_RUN_ID TORCHELASTIC_RESTART_COUNT TORCHELASTIC_USE_AGENT_STORE", "RANK",
+         "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_RUN_ID",
          Fallback::kNone},
-        {"torchrun",
-         {"TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_USE_AGENT_STORE"},
-         {"RANK"},
-         {"WORLD_SIZE"},
-         {"LOCAL_RANK"},
-         {"LOCAL_WORLD_SIZE"},
-         {"TORCHELASTIC_RESTART_COUNT"},
-         {"TORCHELASTIC_RUN_ID"},
-         Fallback::kNone},
-        {"openmpi",
-         {"OMPI_COMM_WORLD_RANK"},
-         {"OMPI_COMM_WORLD_RANK"},
-         {"OMPI_COMM_WORLD_SIZE"},
-         {"OMPI_COMM_WORLD_LOCAL_RANK"},
-         {"OMPI_COMM_WORLD_LOCAL_SIZE"},
-         {},
-         {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"},
+        {"openmpi", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
+         "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE", "", "PMIX_NAMESPACE OMPI_MCA_ess_base_jobid",
          Fallback::kOneHost},
-        {"pmi",
-         {"PMI_RANK"},
-         {"PMI_RANK"},
-         {"PMI_SIZE"},
-         {"MPI_LOCALRANKID", "PMI_LOCAL_RANK"},
-         {"MPI_LOCALNRANKS", "PMI_LOCAL_SIZE"},
-         {},
-         {"PMI_JOBID", "PMIX_NAMESPACE"},
-         Fallback::kOneHost},
-        {"slurm",
-         {"SLURM_PROCID"},
-         {"SLURM_PROCID"},
-         {"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS"},
-         {"SLURM_LOCALID"},
-         {},  // in the list of tasks of each node
-         {"SLURM_RESTART_COUNT"},
-         {"SLURM_JOB_ID", "SLURM_STEP_ID"},
-         Fallback::kNodeList,
-         {"PMIX_RANK"}},
+        {"pmi", "PMI_RANK", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID PMI_LOCAL_RANK", "MPI_LOCALNRANKS PMI_LOCAL_SIZE",
+         "", "PMI_JOBID PMIX_NAMESPACE", Fallback::kOneHost},
+        // The ranks of this host are in the list of tasks of each node.
+        {"slurm", "SLURM_PROCID", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS SLURM_NTASKS SLURM_NPROCS", "SLURM_LOCALID", "",
+         "SLURM_RESTART_COUNT", "SLURM_JOB_ID SLURM_STEP_ID", Fallback::kNodeList, "PMIX_RANK"},
         // After Slurm, which sets PMIX_RANK as well and knows more.
-        {"pmi",
-         {"PMIX_RANK"},
-         {"PMIX_RANK"},
-         {"PMI_SIZE", "WORLD_SIZE"},
-         {"MPI_LOCALRANKID"},
-         {"MPI_LOCALNRANKS"},
-         {},
-         {"PMIX_NAMESPACE"},
-         Fallback::kOneHost},
-        {"kubernetes",
-         {"JOB_COMPLETION_INDEX"},
-         {"JOB_COMPLETION_INDEX"},
-         {"WORLD_SIZE", "DDP_WORLD_SIZE"},
-         {"LOCAL_RANK"},
-         {"LOCAL_WORLD_SIZE"},
-         {},
-         {},
-         Fallback::kNone},
-        {"variables",
-         {"RANK", "WORLD_SIZE"},
-         {"RANK"},
-         {"WORLD_SIZE"},
-         {"LOCAL_RANK"},
-         {"LOCAL_WORLD_SIZE"},
-         {},
-         {},
+        {"pmi", "PMIX_RANK", "PMIX_RANK", "PMI_SIZE WORLD_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "",
+         "PMIX_NAMESPACE", Fallback::kOneHost},
+        {"kubernetes", "JOB_COMPLETION_INDEX", "JOB_COMPLETION_INDEX", "WORLD_SIZE DDP_WORLD_SIZE", "LOCAL_RANK",
+         "LOCAL_WORLD_SIZE", "", "", Fallback::kNone},
+        {"variables", "RANK WORLD_SIZE", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "", "",
          Fallback::kNone},
     };
     return all;
 }
 
 // Identify the job, the same in all its ranks and different in the next job on this host.
-const Names kJobIds = {"SLURM_JOB_ID",          "SLURM_STEP_ID",           "PMIX_NAMESPACE",
-                       "OMPI_MCA_orte_hnp_uri", "OMPI_MCA_ess_base_jobid", "PMI_JOBID"};
+constexpr Names kJobIds =
+    "SLURM_JOB_ID SLURM_STEP_ID PMIX_NAMESPACE OMPI_MCA_orte_hnp_uri OMPI_MCA_ess_base_jobid PMI_JOBID";
 // srun sets these for the tasks of a step. A batch script has SLURM_PROCID=0 as well, but none of these.
-const Names kSteps = {"SLURM_STEP_NUM_TASKS", "SLURM_STEP_NODELIST", "SLURM_STEP_TASKS_PER_NODE"};
-const Names kNodeLists = {"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"};
-const Names kTasksPerNode = {"SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"};
+constexpr Names kSteps = "SLURM_STEP_NUM_TASKS SLURM_STEP_NODELIST SLURM_STEP_TASKS_PER_NODE";
+constexpr Names kNodeLists = "SLURM_STEP_NODELIST SLURM_JOB_NODELIST SLURM_NODELIST";
+constexpr Names kTasksPerNode = "SLURM_STEP_TASKS_PER_NODE SLURM_TASKS_PER_NODE";
 
 // Each launcher starts its tasks once, so the names that it does not share with others tell how many there are.
 struct Tasks {
@@ -141,15 +90,24 @@ struct Variable {
     std::string value;
 };
 
+std::vector<std::string> each_of(Names names) {
+    std::vector<std::string> list;
+    for (std::size_t end; !names.empty(); names.remove_prefix(std::min(end + 1, names.size()))) {
+        end = std::min(names.find(' '), names.size());
+        list.emplace_back(names.substr(0, end));
+    }
+    return list;
+}
+
 class Discovery {
 public:
     explicit Discovery(const GetEnv& get) : get_(get) {}
     JobEnvironment run();
 
 private:
-    std::optional<Variable> find(const Names& names) const;
-    Variable require(const Launcher& launcher, const Names& names, const Variable& mark) const;
-    std::optional<std::int32_t> local_number(const Names& names) const;
+    std::optional<Variable> find(Names names) const;
+    Variable require(const Launcher& launcher, Names names, const Variable& mark) const;
+    std::optional<std::int32_t> local_number(Names names) const;
     std::optional<std::int32_t> slurm_local_size() const;
     std::string address(const Launcher& launcher, const JobEnvironment& job) const;
     std::string master_address(const Variable& host, const Launcher& launcher) const;
@@ -166,9 +124,13 @@ private:
     const GetEnv& get_;
 };
 
+std::string tcp(const std::string& host, int port) {
+    return "tcp://" + host_and_port(host, port);
+}
+
 // A variable that is set to nothing counts as not set, as in a shell's ${NAME:-}.
-std::optional<Variable> Discovery::find(const Names& names) const {
-    for (const char* name : names)
+std::optional<Variable> Discovery::find(Names names) const {
+    for (const std::string& name : each_of(names))
         if (auto value = get_(name); value && !value->empty()) return Variable{name, *value};
     return std::nullopt;
 }
@@ -177,28 +139,24 @@ std::optional<Variable> Discovery::find(const Names& names) const {
     fail(DDP_ERROR_INVALID_ARGUMENT, "env://: ", size,
          ", but srun did not start this process: SLURM_STEP_NUM_TASKS is not set. It is the batch script or a child of "
          "it, and the other ranks would never come. In the script, start the program with srun, or with ddprun, "
-         "torchrun "
-         "or mpirun. If it is to train alone, unset SLURM_PROCID");
+         "torchrun or mpirun. If it is to train alone, unset SLURM_PROCID");
 }
 
-Variable Discovery::require(const Launcher& launcher, const Names& names, const Variable& mark) const {
+Variable Discovery::require(const Launcher& launcher, Names names, const Variable& mark) const {
     if (auto found = find(names)) return *found;
     if (mark.name == "SLURM_PROCID" && is_batch_script())
-        refuse_forgotten_srun(str("the allocation has ",
-                                  find({"SLURM_JOB_NUM_NODES"}).value_or(Variable{"", "?"}).value,
+        refuse_forgotten_srun(str("the allocation has ", find("SLURM_JOB_NUM_NODES").value_or(Variable{"", "?"}).value,
                                   " nodes (SLURM_JOB_NUM_NODES)"));
     if (mark.name == "JOB_COMPLETION_INDEX")
         fail(DDP_ERROR_INVALID_ARGUMENT, "env://: JOB_COMPLETION_INDEX=", mark.value,
              " is set, so this is a pod of an Indexed Job of Kubernetes, but nothing tells how many pods train "
-             "together: set "
-             "WORLD_SIZE to the Job's completions, and MASTER_ADDR and MASTER_PORT to the first pod's name and a free "
-             "port "
-             "(docs/kubernetes.md). If each pod trains alone, set RANK=0 and WORLD_SIZE=1");
+             "together: set WORLD_SIZE to the Job's completions, and MASTER_ADDR and MASTER_PORT to the first pod's "
+             "name and a free port (docs/kubernetes.md). If each pod trains alone, set RANK=0 and WORLD_SIZE=1");
     fail(DDP_ERROR_INVALID_ARGUMENT, "env://: ", mark.name, " is set, so the launcher is taken for '", launcher.name,
-         "', but ", names.front(), " is not set");
+         "', but ", each_of(names).front(), " is not set");
 }
 
-std::optional<std::int32_t> Discovery::local_number(const Names& names) const {
+std::optional<std::int32_t> Discovery::local_number(Names names) const {
     auto found = find(names);
     if (!found) return std::nullopt;
     return static_cast<std::int32_t>(parse_int(found->value, 0, INT32_MAX, found->name));
@@ -207,7 +165,7 @@ std::optional<std::int32_t> Discovery::local_number(const Names& names) const {
 std::optional<std::int32_t> Discovery::slurm_local_size() const {
     auto list = find(kTasksPerNode);
     if (!list) return std::nullopt;
-    auto node = find({"SLURM_NODEID"});
+    auto node = find("SLURM_NODEID");
     std::int64_t index = node ? parse_int(node->value, 0, INT32_MAX, node->name) : 0;
     auto tasks = slurm_tasks_on_node(list->value, index);
     if (!tasks)
@@ -235,7 +193,7 @@ void Discovery::read_ranks(const Launcher& launcher, const Variable& mark, JobEn
 
 // Its process, and those that it starts without srun, are no tasks: sbatch gives them the first task's number.
 bool Discovery::is_batch_script() const {
-    const auto task = find({"SLURM_PROCID"});
+    const auto task = find("SLURM_PROCID");
     return task && task->value == "0" && !find(kSteps);
 }
 
@@ -244,11 +202,11 @@ std::optional<Variable> Discovery::mark_of(const Launcher& launcher) const {
     auto mark = find(launcher.marks);
     if (!mark) return std::nullopt;
     // A pod may start several ranks, and its index is then no rank.
-    if (mark->name == "JOB_COMPLETION_INDEX" && find({"RANK"})) return std::nullopt;
+    if (mark->name == "JOB_COMPLETION_INDEX" && find("RANK")) return std::nullopt;
     // Without a number of tasks, sbatch was asked for one process on each node. The script is the only one so far.
     const bool no_task = mark->name == "SLURM_PROCID" && is_batch_script() && !find(launcher.world_size);
-    if (no_task && find({"RANK", "WORLD_SIZE"})) return std::nullopt;
-    if (no_task && find({"SLURM_JOB_NUM_NODES"}).value_or(Variable{"", "1"}).value == "1") return std::nullopt;
+    if (no_task && find("RANK WORLD_SIZE")) return std::nullopt;
+    if (no_task && find("SLURM_JOB_NUM_NODES").value_or(Variable{"", "1"}).value == "1") return std::nullopt;
     return mark;
 }
 
@@ -259,11 +217,11 @@ void Discovery::refuse_contradictions(const Launcher& launcher, const Variable& 
         Names own;
         Names others;
     };
-    Fact facts[] = {{launcher.rank, {"DDP_RANK", "RANK"}},
-                    {launcher.world_size, {"DDP_WORLD_SIZE", "WORLD_SIZE"}},
-                    {launcher.local_rank, {"DDP_LOCAL_RANK", "LOCAL_RANK"}},
-                    {launcher.local_world_size, {"DDP_LOCAL_WORLD_SIZE", "LOCAL_WORLD_SIZE"}}};
-    facts[0].others.insert(facts[0].others.end(), launcher.also_rank.begin(), launcher.also_rank.end());
+    const std::string also_rank = str("DDP_RANK RANK ", launcher.also_rank);
+    const Fact facts[] = {{launcher.rank, also_rank},
+                          {launcher.world_size, "DDP_WORLD_SIZE WORLD_SIZE"},
+                          {launcher.local_rank, "DDP_LOCAL_RANK LOCAL_RANK"},
+                          {launcher.local_world_size, "DDP_LOCAL_WORLD_SIZE LOCAL_WORLD_SIZE"}};
     std::string differences;
     std::string of_launcher = mark.name;
     std::string of_others;
@@ -274,8 +232,8 @@ void Discovery::refuse_contradictions(const Launcher& launcher, const Variable& 
     for (const Fact& fact : facts) {
         const auto own = find(fact.own);
         if (!own) continue;
-        for (const char* name : fact.others) {
-            const auto other = find({name});
+        for (const std::string& name : each_of(fact.others)) {
+            const auto other = find(name);
             if (!other || other->name == own->name) continue;
             if (parse_int(other->value, 0, INT32_MAX, other->name) == parse_int(own->value, 0, INT32_MAX, own->name))
                 continue;
@@ -293,7 +251,7 @@ void Discovery::refuse_contradictions(const Launcher& launcher, const Variable& 
 // Tasks of the launcher around this one, which cannot all be in this job. "": none.
 std::string Discovery::smaller_than_outside(const Launcher& launcher, const JobEnvironment& job) const {
     for (const Tasks& outside : kStartedTasks) {
-        const auto count = find({outside.count});
+        const auto count = find(outside.count);
         if (!count || launcher.name == std::string_view(outside.launcher)) continue;
         if (parse_int(count->value, 1, INT32_MAX, count->name) <= job.world_size) continue;
         return str("the launcher '", launcher.name, "' says that this job has ", job.world_size,
@@ -310,25 +268,23 @@ int Discovery::derived_port() const {
     constexpr std::uint64_t kLow = 15'000;
     constexpr std::uint64_t kCount = 17'000;
     std::string id;
-    for (const char* name : kJobIds)
-        if (auto found = find({name})) id += found->value + '\n';
+    for (const std::string& name : each_of(kJobIds))
+        if (auto found = find(name)) id += found->value + '\n';
     if (id.empty()) id = std::to_string(getppid());  // the launcher's local process
-    std::uint64_t hash = 14695981039346656037u;      // FNV-1a
-    for (unsigned char byte : id) hash = (hash ^ byte) * 1099511628211u;
-    return static_cast<int>(kLow + hash % kCount);
+    return static_cast<int>(kLow + Hash().add(id).value() % kCount);
 }
 
 std::string Discovery::master_address(const Variable& host, const Launcher& launcher) const {
-    auto port = find({"MASTER_PORT"});
+    auto port = find("MASTER_PORT");
     if (!port) {
-        if (launcher.fallback != Fallback::kNone) return tcp_uri(host.value, derived_port());
+        if (launcher.fallback != Fallback::kNone) return tcp(host.value, derived_port());
         fail(DDP_ERROR_INVALID_ARGUMENT, "env://: MASTER_ADDR is set, but MASTER_PORT is not");
     }
     std::int64_t number = parse_int(port->value, 1, 65535, port->name);
     // The agent's own store listens on MASTER_PORT then.
-    auto agent = find({"TORCHELASTIC_USE_AGENT_STORE"});
+    auto agent = find("TORCHELASTIC_USE_AGENT_STORE");
     if (agent && agent->value == "True") number = parse_int(std::to_string(number + 1), 1, 65535, "MASTER_PORT + 1");
-    return tcp_uri(host.value, static_cast<int>(number));
+    return tcp(host.value, static_cast<int>(number));
 }
 
 std::optional<std::string> Discovery::node_list_host() const {
@@ -347,11 +303,11 @@ std::optional<std::string> Discovery::fallback_host(const Launcher& launcher, co
 }
 
 std::string Discovery::address(const Launcher& launcher, const JobEnvironment& job) const {
-    if (auto store = find({"DDP_STORE"})) return store->value;
-    if (auto host = find({"MASTER_ADDR"})) return master_address(*host, launcher);
+    if (auto store = find("DDP_STORE")) return store->value;
+    if (auto host = find("MASTER_ADDR")) return master_address(*host, launcher);
     if (auto host = fallback_host(launcher, job)) {
-        auto port = find({"MASTER_PORT"});
-        return tcp_uri(*host, port ? static_cast<int>(parse_int(port->value, 1, 65535, port->name)) : derived_port());
+        auto port = find("MASTER_PORT");
+        return tcp(*host, port ? static_cast<int>(parse_int(port->value, 1, 65535, port->name)) : derived_port());
     }
     if (job.world_size > 1) refuse_without_address(job);
     return "";
@@ -359,7 +315,7 @@ std::string Discovery::address(const Launcher& launcher, const JobEnvironment& j
 
 void Discovery::read_store(const Launcher& launcher, JobEnvironment& job) const {
     job.store_uri = address(launcher, job);
-    auto hosted = find({"DDP_STORE_HOSTED"});
+    auto hosted = find("DDP_STORE_HOSTED");
     if (!hosted) return;
     if (hosted->value != "launcher" && hosted->value != "rank0")
         fail(DDP_ERROR_INVALID_ARGUMENT, "DDP_STORE_HOSTED: is '", hosted->value, "', not 'launcher' or 'rank0'");
@@ -367,8 +323,8 @@ void Discovery::read_store(const Launcher& launcher, JobEnvironment& job) const 
 }
 
 // Variables that a launcher, or a person, sets together with a rank.
-const Names kWithRank = {"DDP_STORE",        "DDP_WORLD_SIZE",       "MASTER_ADDR", "LOCAL_RANK",
-                         "LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"};
+constexpr Names kWithRank =
+    "DDP_STORE DDP_WORLD_SIZE MASTER_ADDR LOCAL_RANK LOCAL_WORLD_SIZE OMPI_COMM_WORLD_SIZE PMI_SIZE";
 
 JobEnvironment Discovery::run() {
     for (const auto& launcher : launchers()) {
@@ -381,20 +337,19 @@ JobEnvironment Discovery::run() {
         if (mark->name == "SLURM_PROCID" && is_batch_script() && job.world_size > 1)
             refuse_forgotten_srun(str("SLURM_NTASKS is ", job.world_size));
         read_store(launcher, job);
-        for (const char* name : launcher.job)
-            if (const auto part = find({name})) job.id += str(name, '=', part->value, '\n');
+        for (const std::string& name : each_of(launcher.job))
+            if (const auto part = find(name)) job.id += str(name, '=', part->value, '\n');
         job.doubt = smaller_than_outside(launcher, job);
         return job;
     }
     if (const auto lonely = find(kWithRank))
         fail(DDP_ERROR_INVALID_ARGUMENT, "env://: ", lonely->name,
-             " is set, but nothing tells this process's rank: set "
-             "RANK and WORLD_SIZE as well, or start the program with ddprun, torchrun, mpirun or srun, or unset ",
+             " is set, but nothing tells this process's rank: set RANK and WORLD_SIZE as well, or start the program "
+             "with ddprun, torchrun, mpirun or srun, or unset ",
              lonely->name);
     fail(DDP_ERROR_NOT_FOUND,
          "env://: the environment does not tell this process's rank. Start the program with ddprun, torchrun, mpirun "
-         "or srun, or"
-         " set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT (ddprun -n 2 ./program does it all)");
+         "or srun, or set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT (ddprun -n 2 ./program does it all)");
 }
 
 }  // namespace
@@ -423,8 +378,8 @@ ElasticEnvironment elastic_environment(const GetEnv& get) {
 void refuse_without_address(const JobEnvironment& job) {
     fail(DDP_ERROR_INVALID_ARGUMENT, "env://: the launcher '", job.launcher, "' tells rank ", job.rank, " of ",
          job.world_size,
-         ", but not where rank 0 is: set MASTER_ADDR and MASTER_PORT to rank 0's host and a free port,"
-         " or DDP_STORE to tcp://host:port");
+         ", but not where rank 0 is: set MASTER_ADDR and MASTER_PORT to rank 0's host and a free port, or DDP_STORE to "
+         "tcp://host:port");
 }
 
 JobEnvironment discover_environment(const GetEnv& get) {

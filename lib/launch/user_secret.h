@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "rendezvous/environment.h"
+#include "launch/environment.h"
 
 namespace libddp {
 

@@ -1,22 +1,20 @@
-#include "rendezvous/user_secret.h"
+#include "launch/user_secret.h"
 
 #include <fcntl.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <array>
 #include <cerrno>
 #include <cstdlib>
 #include <optional>
-#include <string_view>
 #include <system_error>
 #include <vector>
 
-#include "rendezvous/secret_file.h"
+#include "launch/secret_file.h"
 #include "util/descriptors.h"
 #include "util/error.h"
 #include "util/private_file.h"
+#include "util/random.h"
 
 namespace libddp {
 namespace {
@@ -47,25 +45,12 @@ std::string folder_fault(const std::string& path) {
     return private_file_fault(geteuid(), facts.st_uid, facts.st_mode);
 }
 
-std::string random_text() {
-    std::array<unsigned char, kSecretBytes> bytes{};
-    while (getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size()))
-        if (errno != EINTR) fail(DDP_ERROR_IO, kSource, ": the system gives no random bytes: ", why_of(errno));
-    constexpr std::string_view kDigits = "0123456789abcdef";
-    std::string text;
-    for (const unsigned char byte : bytes) {
-        text += kDigits[byte >> 4];
-        text += kDigits[byte & 15];
-    }
-    return text;
-}
-
 // Puts a new secret there, whole, unless another process was faster. Returns 0 or an errno.
 int make_secret(const std::string& path) {
     std::string beside = path + ".XXXXXX";
     const Descriptor file(mkostemp(beside.data(), O_CLOEXEC));  // with mode 0600
     if (!file) return errno;
-    int error = write_all(file.get(), random_text() + "\n");
+    int error = write_all(file.get(), random_text(kSecretBytes) + "\n");
     if (error == 0 && link(beside.c_str(), path.c_str()) != 0 && errno != EEXIST) error = errno;
     unlink(beside.c_str());
     return error;

@@ -1,6 +1,6 @@
 #include <gtest/gtest.h>
 
-#include "rendezvous/environment.h"
+#include "launch/environment.h"
 
 namespace libddp {
 namespace {

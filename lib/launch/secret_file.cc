@@ -1,4 +1,4 @@
-#include "rendezvous/secret_file.h"
+#include "launch/secret_file.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -7,26 +7,13 @@
 #include <cerrno>
 #include <system_error>
 
+#include "util/descriptors.h"
 #include "util/error.h"
 
 namespace libddp {
 namespace {
 
 constexpr std::size_t kLargestFile = 4096;
-
-// An open file; closes it. Symbolic links are followed: Kubernetes mounts a secret as a chain of links.
-class File {
-public:
-    // O_NONBLOCK: a pipe without a writer must not hold the process up before fstat tells that it is one.
-    explicit File(const std::string& path) : descriptor(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {}
-    ~File() {
-        if (descriptor >= 0) close(descriptor);
-    }
-    File(const File&) = delete;
-    File& operator=(const File&) = delete;
-
-    const int descriptor;
-};
 
 [[noreturn]] void cannot_read(const std::string& path, const std::string& source) {
     const int reason = errno;
@@ -73,13 +60,15 @@ std::string secret_file_fault(uid_t user, uid_t owner, mode_t mode) {
 }
 
 std::string read_secret_file(const std::string& path, const std::string& source) {
-    const File file(path);
+    // Symbolic links are followed: Kubernetes mounts a secret as a chain of links. A pipe without a writer must not hold the process up
+    // before fstat tells that it is one.
+    const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
     struct stat facts {};
-    if (file.descriptor < 0 || fstat(file.descriptor, &facts) != 0) cannot_read(path, source);
+    if (!file || fstat(file.get(), &facts) != 0) cannot_read(path, source);
     if (!S_ISREG(facts.st_mode)) fail(DDP_ERROR_INVALID_ARGUMENT, source, ": ", path, " is not a regular file");
     const std::string fault = secret_file_fault(geteuid(), facts.st_uid, facts.st_mode);
     if (!fault.empty()) fail(DDP_ERROR_PERMISSION_DENIED, source, ": ", path, " ", fault);
-    const std::string text = read_all(file.descriptor, path, source);
+    const std::string text = read_all(file.get(), path, source);
     if (text.size() > kLargestFile)
         fail(DDP_ERROR_INVALID_ARGUMENT, source, ": ", path, " has more than ", kLargestFile, " bytes");
     std::string secret = trimmed(text);

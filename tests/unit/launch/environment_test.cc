@@ -1,4 +1,4 @@
-#include "rendezvous/environment.h"
+#include "launch/environment.h"
 
 #include <map>
 
