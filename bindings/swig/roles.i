@@ -20,9 +20,9 @@
  *   ddp_status                                          nothing, except of ddp_error_code, ddp_group_status and the like
  *   const void* or void* and size_t (value, size), (data, size), (expected, expected_size), (desired, desired_size)
  *                                                       bytes
- *   (void** value, size_t* size), (void** keys, size_t* size)    bytes that come back, freed with ddp_store_value_free
- *   (void** data, size_t* size)                         the same, freed with ddp_bytes_free
- *   char** text                                         text that comes back, freed with ddp_text_free
+ *   (void** value, size_t* size), (void** keys, size_t* size)    bytes that come back, freed with ddp_free
+ *   (void** data, size_t* size)                         the same
+ *   char** text                                         the same as text
  *   (const char* const* keys, size_t count)             a list of strings
  *   (const char* const* keys, const void* const* values, const size_t* sizes, size_t count)    strings and bytes
  *   (void** values, size_t* sizes)                      bytes that come back, arg3 of them; each and both arrays freed

@@ -52,7 +52,7 @@ DDP_API ddp_status ddp_store_multi_set(ddp_store* store, const char* const* keys
                                        const size_t* sizes, size_t count, ddp_error** error);
 
 /* Waits until all keys exist, and returns their values in one round trip. values[0..count) and sizes[0..count) are the
- * caller's arrays. Free each values[i] with ddp_store_value_free. */
+ * caller's arrays. Free each values[i] with ddp_free. */
 DDP_API ddp_status ddp_store_multi_get(ddp_store* store, const char* const* keys, size_t count, int64_t timeout_ms,
                                        void** values, size_t* sizes, ddp_error** error);
 

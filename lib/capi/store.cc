@@ -1,7 +1,6 @@
 #include "ddp/store.h"
 
-#include <cstdlib>
-
+#include "capi/bytes.h"
 #include "capi/guard.h"
 #include "ddp/store_more.h"
 #include "rendezvous/store.h"
@@ -13,14 +12,6 @@ namespace {
 std::string_view bytes(const void* value, size_t size, const char* name) {
     if (size > 0) require(value, name);
     return {static_cast<const char*>(value), size};
-}
-
-// A malloc'ed copy with a NUL behind it, so that text values print.
-void* give_bytes(const std::string& value) {
-    auto* copy = static_cast<char*>(std::malloc(value.size() + 1));
-    if (!copy) throw std::bad_alloc();
-    std::memcpy(copy, value.c_str(), value.size() + 1);
-    return copy;
 }
 
 Store::Keys key_list(const char* const* keys, size_t count) {
@@ -213,8 +204,4 @@ ddp_status ddp_store_barrier(ddp_store* store, const char* name, int64_t count, 
         if (count < 1) fail_call(DDP_ERROR_INVALID_ARGUMENT, "count is ", count, "; it must be at least 1");
         store_of(store)->barrier(require(name, "name"), count, timeout_ms);
     });
-}
-
-void ddp_store_value_free(void* value) {
-    std::free(value);
 }

@@ -23,7 +23,7 @@ ddp_store_options options_for(const std::string& uri) {
 TEST(BadStore, OptionsInitAndFreesAcceptNull) {
     ddp_store_options_init(nullptr);
     ddp_store_free(nullptr);
-    ddp_store_value_free(nullptr);
+    ddp_free(nullptr);
     EXPECT_EQ(ddp_store_port(nullptr), -1);
 }
 

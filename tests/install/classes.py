@@ -32,7 +32,6 @@ NOT_YET = {
     "TcpServer::Loop": (23, 25),
     "FileStore": (23, 17),
     "TcpConnection": (23, 17),
-    "BatchedPowerSgdHook::Job": (11, 18),
     "Param": (2, 17),
 }
 # Files that form a circle.

@@ -48,7 +48,7 @@ Base.getproperty(store::Store, name::Symbol) =
 
 function bytes_from(f::F, handle::Handle, args...) where {F}
     value, size = Ref{Ptr{Cvoid}}(C_NULL), Ref{Csize_t}(0)
-    return call(f, handle, args..., value, size; keep=() -> take_bytes(value[], size[], LibDDP.ddp_store_value_free))
+    return call(f, handle, args..., value, size; keep=() -> take_bytes(value[], size[], LibDDP.ddp_free))
 end
 
 "What wrap makes of the number or pointer that f gives."
@@ -123,7 +123,7 @@ end
 function multi_get(store::Store, keys; timeout=nothing)
     kept, list = texts("key", keys)
     values, sizes = fill(C_NULL, length(list)), zeros(Csize_t, length(list))
-    take() = [take_bytes(value, size, LibDDP.ddp_store_value_free) for (value, size) in zip(values, sizes)]
+    take() = [take_bytes(value, size, LibDDP.ddp_free) for (value, size) in zip(values, sizes)]
     return GC.@preserve kept call(LibDDP.ddp_store_multi_get, store.handle, list, Csize_t(length(list)),
                                   milliseconds(timeout), values, sizes; keep=take)
 end

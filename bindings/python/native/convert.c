@@ -127,7 +127,7 @@ PyObject* ddp_py_values(void* const* values, const size_t* sizes, size_t count) 
 }
 
 void ddp_py_values_free(void** values, size_t* sizes, size_t count) {
-    for (size_t i = 0; values && i < count; ++i) ddp_store_value_free(values[i]);
+    for (size_t i = 0; values && i < count; ++i) ddp_free(values[i]);
     free(values);
     free(sizes);
 }
