@@ -160,13 +160,13 @@ ddp_list_argument(PARAMETERS, "jobjectArray", "byte[][]", "byte[][]", "$javainpu
 %define DDP_VALUE_AND_SIZE (void** value, size_t* size) %enddef
 %define DDP_KEYS_AND_SIZE (void** keys, size_t* size) %enddef
 %define DDP_DATA_AND_SIZE (void** data, size_t* size) %enddef
-ddp_bytes_result(DDP_VALUE_AND_SIZE, ddp_store_value_free)
-ddp_bytes_result(DDP_KEYS_AND_SIZE, ddp_store_value_free)
-ddp_bytes_result(DDP_DATA_AND_SIZE, ddp_bytes_free)
+ddp_bytes_result(DDP_VALUE_AND_SIZE, ddp_free)
+ddp_bytes_result(DDP_KEYS_AND_SIZE, ddp_free)
+ddp_bytes_result(DDP_DATA_AND_SIZE, ddp_free)
 ddp_list_argument(char** text, "jobjectArray", "byte[][]", "byte[][]", "$javainput")
 %typemap(in) char** text (char* made = NULL) { $1 = &made; }
 %typemap(argout) char** text { ddp_java_give_bytes(jenv, $input, 0, made$argnum, made$argnum ? strlen(made$argnum) : 0); }
-%typemap(freearg, noblock=1) char** text { ddp_text_free(made$argnum); }
+%typemap(freearg, noblock=1) char** text { ddp_free(made$argnum); }
 
 /* LISTS */
 %define DDP_KEY_LIST (const char* const* keys, size_t count) %enddef

@@ -151,13 +151,13 @@ ddp_number_result(int64_t, end)
 %define DDP_VALUE_AND_SIZE (void** value, size_t* size) %enddef
 %define DDP_KEYS_AND_SIZE (void** keys, size_t* size) %enddef
 %define DDP_DATA_AND_SIZE (void** data, size_t* size) %enddef
-ddp_bytes_result(DDP_VALUE_AND_SIZE, ddp_store_value_free)
-ddp_bytes_result(DDP_KEYS_AND_SIZE, ddp_store_value_free)
-ddp_bytes_result(DDP_DATA_AND_SIZE, ddp_bytes_free)
+ddp_bytes_result(DDP_VALUE_AND_SIZE, ddp_free)
+ddp_bytes_result(DDP_KEYS_AND_SIZE, ddp_free)
+ddp_bytes_result(DDP_DATA_AND_SIZE, ddp_free)
 
 %typemap(in, numinputs=0) char** text (char* made = NULL) { $1 = &made; }
 %typemap(argout) char** text { $result = DDP_PY_APPEND($result, *$1 ? PyUnicode_FromString(*$1) : SWIG_Py_Void()); }
-%typemap(freearg, noblock=1) char** text { ddp_text_free(made$argnum); }
+%typemap(freearg, noblock=1) char** text { ddp_free(made$argnum); }
 
 %typemap(in) (const char* const* keys, size_t count) (const char** list = NULL) {
     if (!ddp_py_text_list($input, &list, &$2)) SWIG_fail;
@@ -278,7 +278,6 @@ ddp_callback(ddp_reduced_fn)
 %nothread ddp_elastic_group;
 %nothread ddp_shard_range;
 %nothread ddp_layout_generation;
-%nothread ddp_context_param_count;
 %nothread ddp_context_bucket_count;
 %nothread ddp_context_param_bucket;
 %nothread ddp_bucket_index;

@@ -13,9 +13,9 @@
  *   ddp_status                                          nothing, except of ddp_error_code, ddp_group_status and the like
  *   const void* or void* and size_t (value, size), (data, size), (expected, expected_size), (desired, desired_size)
  *                                                       bytes
- *   (void** value, size_t* size), (void** keys, size_t* size)    bytes that come back, freed with ddp_store_value_free
- *   (void** data, size_t* size)                         the same, freed with ddp_bytes_free
- *   char** text                                         text that comes back, freed with ddp_text_free
+ *   (void** value, size_t* size), (void** keys, size_t* size)    bytes that come back, freed with ddp_free
+ *   (void** data, size_t* size)                         the same
+ *   char** text                                         the same as text
  *   (const char* const* keys, size_t count)             a list of strings
  *   (const ddp_param* params, size_t count)             a list of numbers
  *   (const int64_t* periods, const int32_t* group_sizes, size_t count)     two lists, the second may be absent

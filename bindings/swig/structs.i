@@ -18,11 +18,6 @@
     ~TYPE() { free($self); }
 }
 %enddef
-ddp_plain_options(ddp_powersgd_options)
-ddp_plain_options(ddp_quantize_options)
-ddp_plain_options(ddp_onebit_options)
-ddp_plain_options(ddp_topk_options)
-ddp_plain_options(ddp_local_sgd_options)
 ddp_plain_options(ddp_outer_options)
 ddp_plain_options(ddp_elastic_options)
 

@@ -108,7 +108,7 @@ DDP_API ddp_status ddp_averager_set_outer(ddp_averager* averager, const ddp_oute
  * and the parameters themselves are not in it.
  *
  * *data: `*size` bytes in the safetensors format, in the byte order of this machine. The caller owns it and frees it
- * with ddp_bytes_free (builtin_hooks.h).
+ * with ddp_free.
  * Errors: INVALID_STATE (during a step, the context was freed), OUT_OF_MEMORY.
  * Threads: one. Blocks: no. Collective: no. Callbacks: no. */
 DDP_API ddp_status ddp_averager_state_save(ddp_averager* averager, void** data, size_t* size, ddp_error** error);

@@ -55,7 +55,7 @@ public:
         void* data = nullptr;
         std::size_t size = 0;
         detail::call(ddp_averager_state_save, get(), &data, &size);
-        const std::unique_ptr<void, decltype(&ddp_bytes_free)> owner(data, &ddp_bytes_free);
+        const std::unique_ptr<void, decltype(&ddp_free)> owner(data, &ddp_free);
         const auto* bytes = static_cast<const unsigned char*>(data);
         return {bytes, bytes + size};
     }

@@ -45,9 +45,9 @@ typedef struct ddp_backend_host {
     uint32_t flags;     /* DDP_GROUP_* */
     uint32_t reserved0; /* 0 */
     /* The group's part of the store. Keys are private to this group and generation. store_get waits for the key, at
-     * most timeout_ms (0: the group's timeout), and returns early if the group breaks, with DDP_ERROR_ABORTED or
-     * RANK_FAILED for example. Free `*value` with store_value_free. A group of one rank has no store (INVALID_STATE).
-     * Threads: any. */
+     * most timeout_ms (0: the group's timeout; negative: no wait), and returns early if the group breaks, for example
+     * with DDP_ERROR_ABORTED or RANK_FAILED. Free `*value` with store_value_free. A group of one rank has no store
+     * (INVALID_STATE). Threads: any. */
     ddp_status (*store_set)(void* handle, const char* key, const void* value, size_t size,
                             ddp_backend_failure* failure);
     ddp_status (*store_get)(void* handle, const char* key, int64_t timeout_ms, void** value, size_t* size,

@@ -24,7 +24,11 @@ DDP_EXTERN_C_BEGIN
  *   allreduce              the gradients: libddp's default
  *   fp16, bf16             the gradients in that precision
  *   fp16(NAME), bf16(NAME) what NAME sends for gradients in that precision     those of NAME
- *   powersgd               two thin matrices for each matrix                   those of ddp_powersgd_options
+ *   powersgd               two thin matrices for each matrix                   rank (1), start (1000), min_rate (2),
+ *                                                                              seed (0), error_feedback (1),
+ *                                                                              warm_start (1), epsilon (0),
+ *                                                                              orthogonalization (auto),
+ *                                                                              stats_interval (10000)
  *   batched_powersgd       the same for each bucket as one square matrix       the same
  *   quantize_per_tensor    8 bits an element, a range for each parameter       min_elements (0)
  *   quantize_per_channel   8 bits an element, a range for each block           block (512), min_elements (0)
@@ -34,9 +38,9 @@ DDP_EXTERN_C_BEGIN
  *                          `subgroup` consecutive ranks: see averager.h
  *   noop                   nothing: each rank keeps its own gradients. Shows what communication costs
  *
- * Parameters with fewer than min_elements elements are reduced as without a hook. Every rank must install the same hook
- * with the same options. post_local_sgd with a subgroup that is neither 1 nor the world size is collective, and blocks
- * as ddp_group_split.
+ * docs/hooks.md explains every option. Parameters with fewer than min_elements elements are reduced as without a hook.
+ * Every rank must install the same hook with the same options. post_local_sgd with a subgroup that is neither 1 nor the
+ * world size is collective, and blocks as ddp_group_split.
  * Errors: INVALID_ARGUMENT (unknown name or option, value out of range; the old hook stays), INVALID_STATE (during a
  * step).
  * Threads: one. Blocks: no, except as above. Collective: no, except as above. Callbacks: no. */
@@ -57,7 +61,7 @@ enum {
  * plan to continue bit for bit (plan.h).
  *
  * *data: `*size` bytes in the safetensors format, readable by its tools, in the byte order of this machine. The caller
- * owns it and frees it with ddp_bytes_free. A hook without state gives a file without arrays. The file does not depend
+ * owns it and frees it with ddp_free. A hook without state gives a file without arrays. The file does not depend
  * on where the gradients lay: a context with parameters of the CPU loads what was saved with parameters on a device,
  * and the other way round.
  *
@@ -66,8 +70,6 @@ enum {
  * device).
  * Threads: one. Blocks: for devices, at most the group's timeout for each array. Collective: no. Callbacks: no. */
 DDP_API ddp_status ddp_hook_state_save(ddp_context* context, void** data, size_t* size, ddp_error** error);
-/* NULL is allowed. Threads: any. Blocks: no. Collective: no. Callbacks: yes. */
-DDP_API void ddp_bytes_free(void* data);
 
 /* Loads a saved state. flags: DDP_HOOK_STATE_*. Every rank must load between the same steps. On an error the hook is as
  * it was before.

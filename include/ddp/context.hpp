@@ -113,7 +113,7 @@ public:
         void* data = nullptr;
         std::size_t size = 0;
         detail::call(ddp_hook_state_save, get(), &data, &size);
-        const std::unique_ptr<void, decltype(&ddp_bytes_free)> owner(data, &ddp_bytes_free);
+        const std::unique_ptr<void, decltype(&ddp_free)> owner(data, &ddp_free);
         const auto* bytes = static_cast<const unsigned char*>(data);
         return {bytes, bytes + size};
     }
@@ -207,7 +207,7 @@ public:
     std::string plan() {
         char* text = nullptr;
         detail::call(ddp_plan_save, get(), &text);
-        const std::unique_ptr<char, decltype(&ddp_text_free)> owner(text, &ddp_text_free);
+        const std::unique_ptr<char, decltype(&ddp_free)> owner(text, &ddp_free);
         return text;
     }
     void adopt_plan(const std::string& text) {

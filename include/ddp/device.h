@@ -35,11 +35,6 @@ DDP_EXTERN_C_BEGIN
  * Threads: any. Blocks: no. Collective: no. Callbacks: yes. */
 DDP_API ddp_status ddp_device_count(ddp_device_kind kind, int32_t* devices, ddp_error** error);
 
-/* *text: a line about a device: its name, memory and driver. The caller frees it with ddp_text_free (plan.h).
- * Errors: as ddp_device_count; UNSUPPORTED also if there is no device `index`.
- * Threads: any. Blocks: no. Collective: no. Callbacks: yes. */
-DDP_API ddp_status ddp_device_describe(ddp_device_kind kind, int32_t index, char** text, ddp_error** error);
-
 /* ddp_grad_ready for a parameter on a device: this step's gradient is complete when `stream` reaches this point. The
  * stream must live until the end of the step. For a CPU parameter `stream` is ignored.
  * Errors: as ddp_grad_ready; INVALID_STATE also for a stream that is being captured.

@@ -113,8 +113,9 @@ DDP_API ddp_status ddp_barrier(ddp_group* group, ddp_work** work, ddp_error** er
 /* WORKS, and all else. A work is done when its operation has ended, successfully or not.
  * Threads: any. Blocks: no. Collective: no. Callbacks: yes. */
 
-/* Waits until the work is done and returns its status. timeout_ms > 0: TIMEOUT after that time, and the operation goes
- * on. 0: the group's timeout ends the operation. INTERRUPTED (interrupt.h) also ends it, and breaks the group.
+/* Waits until the work is done and returns its status. timeout_ms 0: the group's timeout, which ends the operation.
+ * Otherwise TIMEOUT says that it is not done yet, and it goes on. INTERRUPTED (interrupt.h) also ends it, and breaks
+ * the group.
  * Threads: any. Blocks: yes; may run queued operations and continuations. Collective: no. Callbacks: yes. */
 DDP_API ddp_status ddp_work_wait(ddp_work* work, int64_t timeout_ms, ddp_error** error);
 

@@ -13,18 +13,10 @@
 
 DDP_EXTERN_C_BEGIN
 
-/* Numbers of parameters and of buckets, and a parameter's bucket. -1: NULL, unknown, or no buckets yet.
+/* The number of buckets, and a parameter's bucket. -1: NULL, unknown, or no buckets yet.
  * Threads: any between steps. Blocks: no. Collective: no. Callbacks: yes. */
-DDP_API int32_t ddp_context_param_count(const ddp_context* context);
 DDP_API int32_t ddp_context_bucket_count(const ddp_context* context);
 DDP_API int32_t ddp_context_param_bucket(const ddp_context* context, ddp_param param);
-/* Errors: NOT_FOUND. Facts as ddp_context_param_count. */
-DDP_API ddp_status ddp_context_find_param(const ddp_context* context, const char* name, ddp_param* param,
-                                          ddp_error** error);
-
-/* Bytes of gradients in a bucket, without gaps. -1 for NULL, for an unknown bucket and before ddp_commit.
- * Threads: any between steps. Blocks: no. Collective: no. Callbacks: yes. */
-DDP_API int64_t ddp_context_bucket_bytes(const ddp_context* context, int32_t bucket);
 
 /* Records the ready order again in the next synced step. The ddp_step_begin after that step rebuilds the buckets in
  * this order. For a program whose backward pass has changed. Every rank must call it between the same steps.
@@ -33,13 +25,10 @@ DDP_API int64_t ddp_context_bucket_bytes(const ddp_context* context, int32_t buc
 DDP_API ddp_status ddp_request_rebuild(ddp_context* context, ddp_error** error);
 
 /* Writes the plan as JSON: the names of the parameters of each bucket, in order. *text ends with a NUL; the caller
- * frees it with ddp_text_free.
+ * frees it with ddp_free.
  * Errors: INVALID_STATE (before ddp_commit), UNSUPPORTED (a name is not UTF-8), OUT_OF_MEMORY.
  * Threads: any between steps. Blocks: no. Collective: no. Callbacks: no. */
 DDP_API ddp_status ddp_plan_save(ddp_context* context, char** text, ddp_error** error);
-
-/* NULL is allowed. Threads: any. Blocks: no. Collective: no. Callbacks: yes. */
-DDP_API void ddp_text_free(char* text);
 
 /* Uses a saved plan from the first step on, instead of the first plan and the rebuild after the first step: for a job
  * that is started again, or a plan written by hand. Every rank must call it between the same steps.

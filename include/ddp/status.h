@@ -8,7 +8,8 @@
  *   more codes (without DDP_ERROR_) and special causes.
  * - No function ends the process, raises a signal in it or lets a C++ exception out.
  * - Strings end with NUL. libddp copies those it gets. A `const char*` result is static, or valid while its object is.
- * - The caller owns a handle that a call writes, and frees it with ddp_*_free, which accepts NULL. Free handles in
+ * - The caller owns a handle that a call writes, and frees it with ddp_*_free, which accepts NULL. It owns bytes and
+ *   text that a call writes (void**, char**), and frees them with ddp_free. Free handles in
  *   any order, but a store after its groups, and a ddp_elastic after its contexts and averagers. Frees wait only
  *   briefly: a garbage collector may call them. Freeing a group that other ranks need breaks it.
  * - A callback fails by returning an error status. It may set *error to an object of ddp_error_create, which libddp
@@ -21,7 +22,9 @@
  * - A ddp_*_init function is inline: it tells ddp_*_init_sized the sizeof of its struct. A language that cannot
  *   call inline functions calls ddp_*_init_sized itself. NULL is allowed.
  * - Sizes are in bytes, times in milliseconds (_ms) or nanoseconds (_ns). timeout_ms bounds a wait: 0 is the default
- *   that the comment names, and a negative one is INVALID_ARGUMENT, except in store.h, where it means not to wait.
+ *   that the comment names, and a call with a negative one does not wait: it returns TIMEOUT unless what it waits for
+ *   is there. Options and ddp_work_create, which bound the waits of others, refuse a negative one (INVALID_ARGUMENT).
+ * - A truth value is an int32_t: 1 or 0. Of arguments, everything but 0 is true. A flag or field of 0 is the default.
  * - The comment of each function, or of its section, ends with four facts. A function's fact overrides its section's:
  *     Threads:    "any": any thread, any time. "one": one thread at a time for this handle.
  *                 Never a signal handler.
@@ -47,7 +50,7 @@ enum {
     DDP_OK = 0,
     DDP_ERROR_INVALID_ARGUMENT = -1,  /* NULL, out of range or wrong; names the argument or field */
     DDP_ERROR_INVALID_STATE = -2,     /* not allowed now; the message says when */
-    DDP_ERROR_NOT_FOUND = -3,         /* no such key, parameter, backend, file */
+    DDP_ERROR_NOT_FOUND = -3,         /* no such backend or module, or no launcher */
     DDP_ERROR_ALREADY_EXISTS = -4,    /* a name or rank is taken */
     DDP_ERROR_UNSUPPORTED = -5,       /* this build, backend or version cannot do it */
     DDP_ERROR_OUT_OF_MEMORY = -6,     /* an allocation failed */
@@ -97,10 +100,11 @@ DDP_API void ddp_error_free(ddp_error* error);
 /* The SONAME's number: docs/abi.md. */
 #define DDP_ABI_VERSION 0
 
-/* The loaded library's version ("0.1.0"), its DDP_ABI_VERSION, and what it has built in ("tcp-store ..."). */
+/* The loaded library's version: "0.1.0". */
 DDP_API const char* ddp_version(void);
-DDP_API int32_t ddp_abi_version(void);
-DDP_API const char* ddp_features(void);
+
+/* Frees bytes or text that a call wrote. NULL is allowed. Threads: any. Blocks: no. Collective: no. Callbacks: yes. */
+DDP_API void ddp_free(void* memory);
 
 DDP_EXTERN_C_END
 

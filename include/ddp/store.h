@@ -69,14 +69,10 @@ DDP_API void ddp_store_free(ddp_store* store);
  * Threads: any. Blocks: no. Collective: no. Callbacks: yes. */
 DDP_API int32_t ddp_store_port(const ddp_store* store);
 
-/* Frees bytes that the functions below return. NULL is allowed.
- * Threads: any. Blocks: no. Collective: no. Callbacks: yes. */
-DDP_API void ddp_store_value_free(void* value);
-
 /* All functions below share these rules.
  * key: ends with a NUL.
- * timeout_ms: the bound of the wait. 0: the store's default. Negative: do not wait.
- * *value: `*size` bytes, followed by a NUL. The caller owns them and frees them with ddp_store_value_free.
+ * timeout_ms: the bound of the wait. 0: the store's default.
+ * *value: `*size` bytes, followed by a NUL. The caller owns them and frees them with ddp_free.
  * Errors: INVALID_ARGUMENT, LIMIT, UNAVAILABLE (connection lost), TIMEOUT (names the key), ABORTED, INTERRUPTED
  * (interrupt.h), IO (the file).
  * TIMEOUT also: a tcp server does not answer within 10 s, or within the store's timeout_ms if that is less. Each MiB

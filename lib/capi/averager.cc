@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "capi/bytes.h"
-#include "capi/guard.h"
+#include "capi/context.h"
 #include "outer/averager.h"
 
 using namespace libddp;
@@ -14,10 +14,8 @@ namespace {
 constexpr std::size_t kMostPeriods = 63;
 
 Context& committed_between_steps(ddp_context* context) {
-    Context& c = require(context, "context")->impl;
-    c.committed();
-    c.require_between_steps();
-    return c;
+    context_of(context).committed();
+    return between_steps(context);
 }
 
 // Growing, and each a multiple of the one before.

@@ -4,10 +4,9 @@
 #include <cstdlib>
 #include <optional>
 
-#include "capi/guard.h"
+#include "capi/context.h"
 #include "capi/param.h"
 #include "comm/group.h"
-#include "core/context.h"
 #include "ddp/plan.h"
 #include "ddp/sparse.h"
 #include "util/hot_path.h"
@@ -22,10 +21,6 @@ struct ddp_layout {
 };
 
 namespace {
-
-Context& context_of(ddp_context* context) {
-    return require(context, "context")->impl;
-}
 
 constexpr std::uint32_t kContextFlags =
     DDP_CONTEXT_NO_REBUILD | DDP_CONTEXT_NO_INITIAL_BROADCAST | DDP_CONTEXT_NO_BUFFER_BROADCAST |
@@ -290,9 +285,6 @@ int64_t ddp_layout_generation(const ddp_context* context) {
     const Reducer* reducer = context->impl.reducer();
     return reducer ? reducer->layouts() : 0;
 }
-int32_t ddp_context_param_count(const ddp_context* context) {
-    return context ? context->impl.model().table.size() : -1;
-}
 int32_t ddp_context_bucket_count(const ddp_context* context) {
     const Reducer* reducer = context ? context->impl.reducer() : nullptr;
     return reducer ? static_cast<std::int32_t>(reducer->parts().layout->size()) : -1;
@@ -301,17 +293,6 @@ int32_t ddp_context_param_bucket(const ddp_context* context, ddp_param param) {
     const Reducer* reducer = context ? context->impl.reducer() : nullptr;
     if (!reducer || param < 0 || param >= context->impl.model().table.size()) return -1;
     return reducer->parts().gradients[param].bucket;
-}
-
-ddp_status ddp_context_find_param(const ddp_context* context, const char* name, ddp_param* param, ddp_error** error) {
-    return guard(error, "ddp_context_find_param", [&] {
-        require(context, "context");
-        require(name, "name");
-        require(param, "param");
-        auto found = context->impl.model().table.find(name);
-        if (found < 0) fail_call(DDP_ERROR_NOT_FOUND, "no parameter is named '", name, "'");
-        *param = found;
-    });
 }
 
 ddp_status ddp_step_begin(ddp_context* context, ddp_error** error) {
@@ -373,8 +354,7 @@ ddp_status ddp_sparse_gradient(ddp_context* context, ddp_param param, const int6
 }
 
 ddp_status ddp_finalize(ddp_context* context, ddp_error** error) {
-    return guard(error, "ddp_finalize",
-                 [&] { context_of(context).step_call([](Reducer& r) { r.results().finalize(); }); });
+    return step_call(context, error, "ddp_finalize", [](Reducer& r) { r.results().finalize(); });
 }
 
 ddp_status ddp_step_discard(ddp_context* context, ddp_error** error) {

@@ -1,10 +1,14 @@
+// hook.h, builtin_hooks.h and more_hooks.h.
 #include "ddp/hook.h"
 
-#include "capi/guard.h"
-#include "core/context.h"
+#include "capi/bytes.h"
+#include "capi/context.h"
+#include "ddp/builtin_hooks.h"
 #include "ddp/more_hooks.h"
 #include "device/device.h"
+#include "hooks/builtin.h"
 #include "hooks/plain.h"
+#include "hooks/wrappers.h"
 #include "kernels/dtype.h"
 
 using namespace libddp;
@@ -34,19 +38,70 @@ bool overlap(const void* a, std::size_t a_bytes, const void* b, std::size_t b_by
 ddp_status ddp_set_comm_hook(ddp_context* context, ddp_comm_hook_fn fn, void* user_data, void (*destroy)(void*),
                              ddp_error** error) {
     return guard(error, "ddp_set_comm_hook", [&] {
-        Context& c = require(context, "context")->impl;
-        c.require_between_steps();
+        Context& c = between_steps(context);
         auto state = owned(user_data, destroy);
         c.set_hook(fn ? std::make_shared<UserHook>(fn, std::move(state)) : nullptr);
+    });
+}
+
+ddp_status ddp_use_hook(ddp_context* context, const char* name, const char* options, ddp_error** error) {
+    return guard(error, "ddp_use_hook", [&] {
+        Context& c = between_steps(context);
+        require(name, "name");
+        c.set_hook(make_hook(name, text_or(options, ""), c.group()));
+    });
+}
+
+ddp_status ddp_compress_hook(ddp_context* context, ddp_dtype dtype, ddp_error** error) {
+    return guard(error, "ddp_compress_hook", [&] {
+        Context& c = between_steps(context);
+        c.set_hook(make_cast(c.hook(), dtype));
+    });
+}
+
+ddp_status ddp_hook_then(ddp_context* context, ddp_bucket_fn fn, void* user_data, void (*destroy)(void*),
+                         uint32_t flags, ddp_error** error) {
+    return guard(error, "ddp_hook_then", [&] {
+        Context& c = between_steps(context);
+        require(fn, "fn");
+        require_flags(flags, DDP_WORK_ANY_THREAD);
+        if (c.model().options.reducer.nonfinite == Nonfinite::kSkip)
+            fail_call(DDP_ERROR_UNSUPPORTED,
+                      "with DDP_CONTEXT_SKIP_NONFINITE ranks agree to skip a step after its last bucket, and the "
+                      "function would "
+                      "have updated the model by then; use DDP_CONTEXT_REFUSE_NONFINITE");
+        c.set_hook(
+            std::make_shared<ThenHook>(c.hook(), fn, owned(user_data, destroy), (flags & DDP_WORK_ANY_THREAD) != 0));
     });
 }
 
 ddp_status ddp_set_buffer_hook(ddp_context* context, ddp_buffer_hook_fn fn, void* user_data, void (*destroy)(void*),
                                ddp_error** error) {
     return guard(error, "ddp_set_buffer_hook", [&] {
-        Context& c = require(context, "context")->impl;
-        c.require_between_steps();
-        c.buffers().set_hook({fn, owned(user_data, destroy)});
+        between_steps(context).buffers().set_hook({fn, owned(user_data, destroy)});
+    });
+}
+
+const char* ddp_hook_name(const ddp_context* context) {
+    return context ? context->impl.hook_name().c_str() : nullptr;
+}
+
+ddp_status ddp_hook_state_save(ddp_context* context, void** data, size_t* size, ddp_error** error) {
+    return guard(error, "ddp_hook_state_save", [&] {
+        Context& c = between_steps(context);
+        require(data, "data");
+        require(size, "size");
+        give_bytes(c.committed().hook_state(), data, size);
+    });
+}
+
+ddp_status ddp_hook_state_load(ddp_context* context, const void* data, size_t size, uint32_t flags, ddp_error** error) {
+    return guard(error, "ddp_hook_state_load", [&] {
+        Context& c = between_steps(context);
+        require(data, "data");
+        require_flags(flags, DDP_HOOK_STATE_SHARED_ONLY);
+        c.committed().load_hook_state(static_cast<const std::byte*>(data), size,
+                                      (flags & DDP_HOOK_STATE_SHARED_ONLY) != 0);
     });
 }
 

@@ -1,8 +1,7 @@
 #include "ddp/in_place.h"
 
-#include "capi/guard.h"
+#include "capi/context.h"
 #include "capi/param.h"
-#include "core/context.h"
 #include "kernels/dtype.h"
 
 using namespace libddp;
@@ -46,7 +45,7 @@ std::vector<Param> slices_of(const Param& whole) {
 
 ddp_status ddp_register_slices(ddp_context* context, const ddp_param_desc* desc, ddp_param* first, ddp_error** error) {
     return guard(error, "ddp_register_slices", [&] {
-        Context& c = require(context, "context")->impl;
+        Context& c = context_of(context);
         require(first, "first");
         *first = c.register_params(slices_of(read_param(desc, kParamFlags))).front();
     });

@@ -2,8 +2,7 @@
 
 #include <limits>
 
-#include "capi/guard.h"
-#include "core/context.h"
+#include "capi/context.h"
 #include "ddp/freeze.h"
 
 using namespace libddp;
@@ -21,7 +20,7 @@ std::vector<std::int32_t> read_params(const ddp_param* params, size_t count) {
 
 ddp_status ddp_mark_unused(ddp_context* context, const ddp_param* params, size_t count, ddp_error** error) {
     return guard(error, "ddp_mark_unused", [&] {
-        Context& c = require(context, "context")->impl;
+        Context& c = context_of(context);
         const auto ids = read_params(params, count);
         c.step_call([&](Reducer& r) { r.arrivals().mark_unused(ids); });
     });
@@ -29,7 +28,7 @@ ddp_status ddp_mark_unused(ddp_context* context, const ddp_param* params, size_t
 
 ddp_status ddp_param_used(ddp_context* context, ddp_param param, int32_t* used, ddp_error** error) {
     return guard(error, "ddp_param_used", [&] {
-        Context& c = require(context, "context")->impl;
+        Context& c = context_of(context);
         require(used, "used");
         Reducer& reducer = c.committed();
         c.model().table.require(param);
@@ -43,7 +42,7 @@ ddp_status ddp_param_used(ddp_context* context, ddp_param param, int32_t* used, 
 ddp_status ddp_set_frozen(ddp_context* context, const ddp_param* params, size_t count, int32_t frozen,
                           ddp_error** error) {
     return guard(error, "ddp_set_frozen", [&] {
-        Context& c = require(context, "context")->impl;
+        Context& c = context_of(context);
         c.set_frozen(read_params(params, count), frozen != 0);
     });
 }
@@ -51,7 +50,7 @@ ddp_status ddp_set_frozen(ddp_context* context, const ddp_param* params, size_t 
 ddp_status ddp_skip_params(ddp_context* context, const ddp_param* params, size_t count, int32_t authority,
                            ddp_error** error) {
     return guard(error, "ddp_skip_params", [&] {
-        Context& c = require(context, "context")->impl;
+        Context& c = context_of(context);
         const bool counts = authority < 0 || authority == c.group()->rank();
         c.committed().skip(counts ? read_params(params, count) : std::vector<std::int32_t>(), authority);
     });
@@ -64,9 +63,9 @@ int32_t ddp_skipped(const ddp_context* context, ddp_param param) {
 }
 
 ddp_status ddp_set_weight(ddp_context* context, double weight, ddp_error** error) {
-    return guard(error, "ddp_set_weight", [&] { require(context, "context")->impl.set_weight(weight); });
+    return guard(error, "ddp_set_weight", [&] { context_of(context).set_weight(weight); });
 }
 
 ddp_status ddp_join(ddp_context* context, ddp_error** error) {
-    return guard(error, "ddp_join", [&] { require(context, "context")->impl.join(); });
+    return guard(error, "ddp_join", [&] { context_of(context).join(); });
 }

@@ -1,7 +1,6 @@
 #include "ddp/stats.h"
 
-#include "capi/guard.h"
-#include "core/context.h"
+#include "capi/context.h"
 
 using namespace libddp;
 
@@ -42,7 +41,7 @@ void give_list(Target* target, size_t capacity, size_t* count, const Source& sou
 
 ddp_status ddp_stats_get(ddp_context* context, ddp_stats* stats, ddp_error** error) {
     return guard(error, "ddp_stats_get", [&] {
-        Context& c = require(context, "context")->impl;
+        Context& c = context_of(context);
         require(stats, "stats");
         const std::size_t size = told_size(stats, "stats", "set it to sizeof(ddp_stats)");
         ddp_stats s{};
@@ -71,7 +70,7 @@ ddp_status ddp_stats_get(ddp_context* context, ddp_stats* stats, ddp_error** err
 ddp_status ddp_stats_bucket_sizes(ddp_context* context, int32_t initial, uint64_t* bytes, size_t capacity,
                                   size_t* count, ddp_error** error) {
     return guard(error, "ddp_stats_bucket_sizes", [&] {
-        const Reducer& reducer = require(context, "context")->impl.committed();
+        const Reducer& reducer = context_of(context).committed();
         const BucketPlan& plan = initial != 0 ? reducer.parts().planner.first() : reducer.parts().layout->plan();
         give_list(
             bytes, capacity, count, plan.buckets, [](const PlanBucket& b) { return b.content; }, "bytes");
@@ -81,7 +80,7 @@ ddp_status ddp_stats_bucket_sizes(ddp_context* context, int32_t initial, uint64_
 ddp_status ddp_stats_ready_order(ddp_context* context, ddp_param* params, size_t capacity, size_t* count,
                                  ddp_error** error) {
     return guard(error, "ddp_stats_ready_order", [&] {
-        const Reducer& reducer = require(context, "context")->impl.committed();
+        const Reducer& reducer = context_of(context).committed();
         give_list(
             params, capacity, count, reducer.parts().planner.order().own(), [](std::int32_t id) { return id; },
             "params");

@@ -1,5 +1,7 @@
 #include "ddp/status.h"
 
+#include <cstdlib>
+
 #include "capi/guard.h"
 #include "util/version.h"
 
@@ -45,9 +47,7 @@ void ddp_error_free(ddp_error* error) {
 const char* ddp_version(void) {
     return kVersion;
 }
-int32_t ddp_abi_version(void) {
-    return DDP_ABI_VERSION;
-}
-const char* ddp_features(void) {
-    return "tcp-store file-store modules";
+
+void ddp_free(void* memory) {
+    std::free(memory);
 }

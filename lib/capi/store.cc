@@ -1,7 +1,6 @@
 #include "ddp/store.h"
 
-#include <cstdlib>
-
+#include "capi/bytes.h"
 #include "capi/guard.h"
 #include "ddp/store_more.h"
 #include "rendezvous/store.h"
@@ -13,15 +12,6 @@ namespace {
 std::string_view bytes(const void* value, size_t size, const char* name) {
     if (size > 0) require(value, name);
     return {static_cast<const char*>(value), size};
-}
-
-// A malloc'ed copy with a NUL behind it, so that text values print.
-void give_bytes(const std::string& bytes, void** value, size_t* size) {
-    auto* copy = static_cast<char*>(std::malloc(bytes.size() + 1));
-    if (!copy) throw std::bad_alloc();
-    std::memcpy(copy, bytes.c_str(), bytes.size() + 1);
-    *value = copy;
-    *size = bytes.size();
 }
 
 Store::Keys key_list(const char* const* keys, size_t count) {
@@ -134,8 +124,4 @@ ddp_status ddp_store_list_keys(ddp_store* store, const char* prefix, void** keys
         for (const auto& key : store_of(store)->list_keys(text_or(prefix, ""))) joined.append(key).push_back('\0');
         give_bytes(joined, keys, size);
     });
-}
-
-void ddp_store_value_free(void* value) {
-    std::free(value);
 }

@@ -32,16 +32,16 @@ ddp_status ddp_work_test(ddp_work* work, int32_t* done, ddp_error** error) {
 ddp_status ddp_work_wait(ddp_work* work, int64_t timeout_ms, ddp_error** error) {
     return guard(error, "ddp_work_wait", [&] {
         Work& w = work_of(work);
-        if (timeout_ms < 0)
-            fail_call(DDP_ERROR_INVALID_ARGUMENT, "timeout_ms is ", timeout_ms, "; it must not be negative");
         std::optional<Deadline> deadline;
-        if (timeout_ms > 0) deadline = Deadline::after_ms(timeout_ms);
-        if (!w.wait(deadline))
-            fail_call(DDP_ERROR_TIMEOUT, "the operation did not finish within ", timeout_ms, " ms; it goes on");
+        if (timeout_ms < 0) w.poll();
+        if (timeout_ms != 0) deadline = Deadline::after_ms(std::max<std::int64_t>(timeout_ms, 0));
+        const auto late = [timeout_ms](const char* who, const char* what) {
+            if (timeout_ms < 0) fail_call(DDP_ERROR_TIMEOUT, who, " has not ", what, " yet; it goes on");
+            fail_call(DDP_ERROR_TIMEOUT, who, " has not ", what, " within ", timeout_ms, " ms; it goes on");
+        };
+        if (!w.wait(deadline)) late("the operation", "finished");
         throw_if_failed(w);
-        if (!w.settle(deadline))
-            fail_call(DDP_ERROR_TIMEOUT, "the device did not come to the result within ", timeout_ms,
-                      " ms; it goes on");
+        if (!w.settle(deadline)) late("the device", "come to the result");
     });
 }
 

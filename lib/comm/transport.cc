@@ -7,6 +7,7 @@
 
 #include "comm/registry.h"
 #include "record/operation.h"
+#include "util/boundary.h"
 #include "util/deadline.h"
 #include "util/interrupt.h"
 #include "util/log.h"
@@ -22,12 +23,6 @@ ddp_backend_failure no_failure() {
     failure.rank = -1;
     failure.message[0] = '\0';  // the rest costs as much as a short collective
     return failure;
-}
-
-void set_failure(ddp_backend_failure* failure, const ErrorInfo& error) {
-    failure->rank = error.rank;
-    const std::size_t size = error.message.copy(failure->message, sizeof failure->message - 1);
-    failure->message[size] = '\0';
 }
 
 }  // namespace
@@ -54,18 +49,11 @@ struct Transport::Host {
 
     template <class F>
     static ddp_status guarded(void* handle, ddp_backend_failure* failure, F&& body) noexcept {
-        try {
+        return at_boundary(failure, [&] {
             auto& host = *static_cast<Host*>(handle);
             if (!host.setup.store) fail(DDP_ERROR_INVALID_STATE, "a group of one rank has no store");
             body(host);
-            return DDP_OK;
-        } catch (const Error& error) {
-            set_failure(failure, error.info());
-            return error.info().code;
-        } catch (const std::exception& error) {
-            set_failure(failure, {DDP_ERROR_INTERNAL, error.what()});
-            return DDP_ERROR_INTERNAL;
-        }
+        });
     }
 
     static ddp_status store_set(void* handle, const char* key, const void* value, size_t size,
@@ -78,10 +66,9 @@ struct Transport::Host {
     static ddp_status store_get(void* handle, const char* key, int64_t timeout_ms, void** value, size_t* size,
                                 ddp_backend_failure* failure) {
         return guarded(handle, failure, [&](Host& host) {
-            std::string found =
-                host.wait_for(host.setup.prefix + key, timeout_ms > 0 ? timeout_ms : host.setup.timeout_ms);
+            const std::string found = host.wait_for(host.setup.prefix + key, timeout_ms);
             auto* copy = static_cast<char*>(std::malloc(found.size() + 1));
-            if (!copy) fail(DDP_ERROR_OUT_OF_MEMORY, "no memory for a value of ", found.size(), " bytes");
+            if (!copy) throw std::bad_alloc();
             std::memcpy(copy, found.c_str(), found.size() + 1);
             *value = copy;
             *size = found.size();
@@ -100,12 +87,12 @@ struct Transport::Host {
     }
 
     std::string wait_for(const std::string& key, std::int64_t timeout_ms) {
-        auto deadline = Deadline::after_ms(timeout_ms);
+        const auto deadline = Deadline::after_ms(timeout_ms != 0 ? timeout_ms : setup.timeout_ms);
         for (;;) {
             if (ErrorInfo verdict = setup.verdict(); !verdict.ok()) throw Error(verdict);
             try {
-                return setup.store->get(key,
-                                        std::min(kStoreSliceMs, std::max<std::int64_t>(1, deadline.remaining_ms())));
+                const std::int64_t slice = std::min(kStoreSliceMs, std::max<std::int64_t>(1, deadline.remaining_ms()));
+                return setup.store->get(key, timeout_ms < 0 ? -1 : slice);
             } catch (const Error& error) {
                 if (error.info().code != DDP_ERROR_TIMEOUT || deadline.expired()) throw;
             }

@@ -11,7 +11,7 @@
 
 namespace libddp {
 
-// What DDP_PARAM_IN_PLACE says about a parameter.
+// The facts of DDP_PARAM_IN_PLACE about a parameter.
 struct InPlace {
     bool asked = false;         // a check, or a gradient without elements, does without
     bool shared = false;        // ranks of other processes may reach the memory

@@ -7,7 +7,6 @@
 
 #include "util/error.h"
 #include "util/module.h"
-#include "util/version.h"
 
 namespace libddp {
 namespace {
@@ -24,8 +23,8 @@ std::array<std::atomic<const ddp_device_module*>, kNames.size()> loaded;
 // A module of another build might lack functions, or understand them otherwise.
 std::string fault_of(const ddp_device_module* module, ddp_device_kind kind) {
     if (!module) return "ddp_device_entry returned NULL";
-    if (module->struct_size != sizeof(ddp_device_module) || std::strcmp(module->version, kVersion) != 0)
-        return str("it was built with version ", module->version, "; this is ", kVersion);
+    if (module->struct_size != sizeof(ddp_device_module) || std::strcmp(module->build, build_identity()) != 0)
+        return str("it is of libddp ", module->build, "; this is ", build_identity());
     if (module->kind != kind) return str("it is for devices of kind ", module->kind);
     return {};
 }
@@ -84,14 +83,6 @@ void require_device(const ddp_device& device, const std::string& what) {
     if (device.index < 0 || device.index >= count)
         fail(DDP_ERROR_UNSUPPORTED, what, ": there is no device ", device_name(device), "; there ",
              count == 1 ? "is " : "are ", count, " of this kind, counted from 0");
-}
-
-std::string describe_device(const ddp_device& device) {
-    require_device(device, "ddp_device_describe");
-    if (is_cpu(device)) return "the CPU";
-    std::array<char, 512> text{};
-    call_device(device, "describing it", device_module(device.kind).describe, device.index, text.data(), text.size());
-    return text.data();
 }
 
 ddp_device device_of(const void* pointer) {

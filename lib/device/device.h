@@ -31,8 +31,6 @@ void* device_module_entry(ddp_device_kind kind, const char* entry);
 std::int32_t device_count(ddp_device_kind kind);
 // Throws as device_count(), or UNSUPPORTED, unless there is this device. `what` begins the message.
 void require_device(const ddp_device& device, const std::string& what);
-// A line for people.
-std::string describe_device(const ddp_device& device);
 
 // Which device a pointer belongs to: the CPU unless a module that is loaded knows better.
 ddp_device device_of(const void* pointer);

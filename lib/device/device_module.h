@@ -4,8 +4,8 @@
  *     const ddp_device_module *ddp_device_entry(void);
  *
  * It is loaded the first time that somebody asks for a device of this kind, and never unloaded. It must load, and tell its
- * version, on machines that have no such device and no driver. It is no public interface: module and library come from one
- * build, which `version` proves. Arithmetic on devices is a table of its own: kernels/device_kernels.h.
+ * build, on machines that have no such device and no driver. It is no public interface: module and library come from one
+ * build, which `build` proves. Arithmetic on devices is a table of its own: kernels/device_kernels.h.
  *
  * RULES FOR EVERY FUNCTION
  * - Any thread may call it, several at once. It leaves the calling thread's current device as it was.
@@ -34,16 +34,14 @@ enum { DDP_COPY_TO_HOST = 1, DDP_COPY_TO_DEVICE = 2 };
 
 typedef struct ddp_device_module {
     size_t struct_size;
-    const char* version; /* that of libddp, exactly (util/version.h); others are refused */
-    const char* name;    /* "cuda" */
+    const char* build; /* build_identity() of util/module.h; others are refused */
+    const char* name;  /* "cuda" */
     ddp_device_kind kind;
     int32_t reserved0;
 
     /* How many devices there are, at least 1. Otherwise UNAVAILABLE, and the message says why there is none ("no device:
      * no driver is loaded"). */
     ddp_status (*count)(int32_t* count, ddp_device_failure* failure);
-    /* A line about a device for people: name, memory, versions of driver and runtime. Cut to `size`, NUL-terminated. */
-    ddp_status (*describe)(int32_t device, char* text, size_t size, ddp_device_failure* failure);
     /* Which device a pointer belongs to; {DDP_DEVICE_CPU, 0} for anything that is no memory of such a device, and for
      * memory of the host. */
     ddp_status (*device_of)(const void* pointer, ddp_device* device, ddp_device_failure* failure);

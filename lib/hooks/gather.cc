@@ -2,20 +2,19 @@
 // each adds up what came. No collective can add packed numbers, so a rank receives bytes from every other. It is the same on
 // the CPU and on devices: who packs and unpacks is whose memory the bucket is.
 #include <algorithm>
-#include <map>
 #include <string>
 #include <vector>
 
-#include "hooks/hook.h"
+#include "hooks/builtin.h"
 #include "hooks/job.h"
 #include "hooks/kept.h"
-#include "hooks/options.h"
 #include "hooks/plain.h"
 #include "hooks/state.h"
 #include "kernels/codec.h"
 #include "kernels/dtype.h"
 #include "kernels/on_device.h"
 #include "util/error.h"
+#include "util/options.h"
 
 namespace libddp {
 namespace {
@@ -33,13 +32,13 @@ public:
         ddp_codec codec{};
     };
 
-    explicit GatherHook(Setup setup) : setup_(std::move(setup)) {}
+    explicit GatherHook(Setup setup) : setup_(std::move(setup)), errors_(setup_.name) {}
 
     WorkPtr reduce(ddp_group& group, ddp_bucket& bucket, const OpTag& tag) override;
     void set_buckets(const Buckets&) override { jobs_.clear(); }
     std::string name() const override { return setup_.name; }
     std::string options() const override { return setup_.options; }
-    void save(HookState& state) const override;
+    void save(HookState& state) const override { errors_.save(state); }
     void load(const HookState& state) override;
 
 private:
@@ -47,14 +46,12 @@ private:
 
     bool packs(const BucketTensor& tensor) const;
     void lay_out(const Group& group, const ddp_bucket& bucket, Job& job);
-    // The error feedback of a parameter: the part of its gradients that earlier steps did not send.
+    // The error of a parameter.
     std::byte* residual(const ddp_bucket& bucket, const BucketTensor& tensor);
 
     const Setup setup_;
     JobPool<Job> jobs_;
-    // By parameter, so that another layout of the buckets changes nothing. Their memory stays where it is: jobs on their
-    // way point to it.
-    std::map<ddp_param, Kept> residuals_;
+    ErrorFeedback errors_;  // jobs on their way point to it
 };
 
 }  // namespace
@@ -126,115 +123,68 @@ void GatherHook::lay_out(const Group& group, const ddp_bucket& bucket, Job& job)
     job.batch.scratch = job.scratch.require(job.encode_scratch(), bucket.stream);
 }
 
-// Zeros at first. In another precision when the hook has been wrapped by one that casts.
 std::byte* GatherHook::residual(const ddp_bucket& bucket, const BucketTensor& tensor) {
-    const auto count = static_cast<std::size_t>(tensor.count);
-    const ddp_dtype dtype = compute_dtype(bucket.dtype);
-    Kept& kept = residuals_[tensor.param];
-    if (kept.memory && kept.rows != count)
-        fail(DDP_ERROR_INVALID_ARGUMENT, name(), ": the state that was loaded has ", kept.rows,
-             " elements for parameter ", tensor.param, ", whose gradient has ", count);
-    if (!kept.memory || kept.dtype != dtype) {
-        if (kept.memory)
-            kept.convert_to(dtype);
-        else
-            kept = Kept::zeros(dtype, count, 1, bucket.home);
-        if (bucket.stream) bucket.stream->wait(*bucket.home->record());  // the memory is of that stream
-    }
-    return kept.memory.get();
-}
-
-void GatherHook::save(HookState& state) const {
-    for (const auto& [param, kept] : residuals_)
-        state.arrays.push_back({param,
-                                HookState::kError,
-                                kept.dtype,
-                                {static_cast<std::int64_t>(kept.rows)},
-                                false,
-                                kept.memory.get(),
-                                kept.bytes(),
-                                kept.home});
+    bool moved = false;
+    const Kept& error = errors_.of(tensor.param, static_cast<std::size_t>(tensor.count), compute_dtype(bucket.dtype),
+                                   bucket.home, &moved);
+    if (moved && bucket.stream) bucket.stream->wait(*bucket.home->record());  // the memory is of that stream
+    return error.memory.get();
 }
 
 void GatherHook::load(const HookState& state) {
-    std::map<ddp_param, Kept> loaded;
-    for (const auto& array : state.arrays) {
-        const bool known = setup_.feedback && array.key == HookState::kError && array.param >= 0;
-        if (!known)
+    for (const auto& array : state.arrays)
+        if (!setup_.feedback || array.key != HookState::kError)
             fail(DDP_ERROR_INVALID_ARGUMENT, name(), ": the state has an array '", array.key,
                  "', which this hook does not keep");
-        if ((array.dtype != DDP_F32 && array.dtype != DDP_F64) || array.shape.size() != 1)
-            fail(DDP_ERROR_INVALID_ARGUMENT, name(), ": the state's array '", HookState::kError, "' of parameter ",
-                 array.param, " is not a list of f32 or f64");
-        loaded[array.param] = Kept::loaded(array, state.copies.get());
-    }
-    residuals_ = std::move(loaded);
+    errors_.load(errors_.read(state));
 }
 
 // Quantization, 1-bit and top-k: hooks that gather, each with its codec.
 
 namespace {
 
-GatherHook::Setup setup_of(std::int64_t min_elements) {
-    if (min_elements < 0)
-        fail_call(DDP_ERROR_INVALID_ARGUMENT, "min_elements is ", min_elements,
-                  "; it must be at least 0: parameters with fewer elements are not compressed");
-    GatherHook::Setup setup;
-    setup.min_elements = min_elements;
-    return setup;
-}
-
-HookPtr make(GatherHook::Setup setup) {
-    return std::make_shared<GatherHook>(std::move(setup));
+GatherHook::Setup setup_of(OptionReader& options, const char* name, std::int64_t min_elements) {
+    options.integer("min_elements", min_elements, 0);
+    return {name, str("min_elements=", min_elements), min_elements, false, {}};
 }
 
 }  // namespace
 
-ddp_quantize_options quantize_defaults() {
-    return {sizeof(ddp_quantize_options), 0, 0};
+HookPtr make_quantize(OptionReader& options, bool in_blocks) {
+    std::int64_t block = 512;
+    auto setup = setup_of(options, in_blocks ? "quantize_per_channel" : "quantize_per_tensor", 0);
+    if (in_blocks) {
+        options.integer("block", block, 1);
+        setup.options += str(",block=", block);
+    }
+    setup.codec = {DDP_CODEC_QUANTIZE, 0, in_blocks ? static_cast<std::size_t>(block) : 0, 0};
+    return std::make_shared<GatherHook>(std::move(setup));
 }
 
-HookPtr make_quantize(const ddp_quantize_options& options) {
-    if (options.block < 0)
-        fail_call(DDP_ERROR_INVALID_ARGUMENT, "block is ", options.block,
-                  "; it must be a number of elements, or 0 for all of a parameter");
-    GatherHook::Setup setup = setup_of(options.min_elements);
-    setup.name = options.block == 0 ? "quantize_per_tensor" : "quantize_per_channel";
-    setup.options = str("block=", options.block, ",min_elements=", options.min_elements);
-    setup.codec = {DDP_CODEC_QUANTIZE, 0, static_cast<std::size_t>(options.block), 0};
-    return make(std::move(setup));
-}
-
-ddp_onebit_options onebit_defaults() {
-    return {sizeof(ddp_onebit_options), 1024, 512};
-}
-
-HookPtr make_onebit(const ddp_onebit_options& options) {
-    GatherHook::Setup setup = setup_of(options.min_elements);
-    if (options.block < 0 || options.block % 8 != 0)
-        fail_call(DDP_ERROR_INVALID_ARGUMENT, "block is ", options.block,
+HookPtr make_onebit(OptionReader& options) {
+    std::int64_t block = 512;
+    auto setup = setup_of(options, "onebit", 1024);
+    options.integer("block", block, 0);
+    if (block % 8 != 0)
+        fail_call(DDP_ERROR_INVALID_ARGUMENT, options.name("block"), " is ", block,
                   "; it must be a multiple of 8, or 0 for all of a parameter");
-    setup.name = "onebit";
-    setup.options = str("block=", options.block, ",min_elements=", options.min_elements);
+    setup.options += str(",block=", block);
     setup.feedback = true;
-    setup.codec = {DDP_CODEC_ONEBIT, 0, static_cast<std::size_t>(options.block), 0};
-    return make(std::move(setup));
+    setup.codec = {DDP_CODEC_ONEBIT, 0, static_cast<std::size_t>(block), 0};
+    return std::make_shared<GatherHook>(std::move(setup));
 }
 
-ddp_topk_options topk_defaults() {
-    return {sizeof(ddp_topk_options), 0.01, 1024};
-}
-
-HookPtr make_topk(const ddp_topk_options& options) {
-    if (!(options.ratio > 0 && options.ratio <= 1))
-        fail_call(DDP_ERROR_INVALID_ARGUMENT, "ratio is ", options.ratio,
+HookPtr make_topk(OptionReader& options) {
+    double ratio = 0.01;
+    auto setup = setup_of(options, "topk", 1024);
+    options.real("ratio", ratio, 0);
+    if (!(ratio > 0 && ratio <= 1))
+        fail_call(DDP_ERROR_INVALID_ARGUMENT, options.name("ratio"), " is ", ratio,
                   "; it must be above 0 and at most 1: the share of each parameter's elements that is sent");
-    GatherHook::Setup setup = setup_of(options.min_elements);
-    setup.name = "topk";
-    setup.options = str("ratio=", options.ratio, ",min_elements=", options.min_elements);
+    setup.options += str(",ratio=", exact(ratio));
     setup.feedback = true;
-    setup.codec = {DDP_CODEC_TOPK, 0, 0, options.ratio};
-    return make(std::move(setup));
+    setup.codec = {DDP_CODEC_TOPK, 0, 0, ratio};
+    return std::make_shared<GatherHook>(std::move(setup));
 }
 
 }  // namespace libddp

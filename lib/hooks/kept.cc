@@ -2,12 +2,14 @@
 
 #include <cstring>
 #include <utility>
+#include <vector>
 
 #include "device/host_copy.h"
 #include "device/memory.h"
 #include "kernels/arithmetic.h"
 #include "kernels/dtype.h"
 #include "kernels/on_device.h"
+#include "util/error.h"
 
 namespace libddp {
 
@@ -51,6 +53,65 @@ void Kept::separate() {
     Kept own = zeros(dtype, rows, columns, home);
     transfer(home, {{own.memory.get(), memory.get(), count()}}, dtype);
     *this = std::move(own);
+}
+
+std::string shape_text(const HookState::Array& array) {
+    std::string text;
+    for (const std::int64_t extent : array.shape) text += str(text.empty() ? "" : " x ", extent);
+    return str(text, " of ", dtype_name(array.dtype));
+}
+
+Kept& ErrorFeedback::of(std::int32_t param, std::size_t count, ddp_dtype dtype, const StreamPtr& home, bool* moved) {
+    Kept& kept = errors_[param];
+    if (!kept.memory) {
+        kept = Kept::zeros(dtype, count, 1, home);
+        *moved = true;
+    }
+    if (kept.rows != count)
+        fail(DDP_ERROR_INVALID_ARGUMENT, hook_, ": the state that was loaded has ", kept.rows,
+             " elements of error for parameter ", param, ", whose gradient has ", count);
+    if (kept.convert_to(dtype)) *moved = true;
+    return kept;
+}
+
+void ErrorFeedback::separate() {
+    // All are found first: the last one of a block looks alone when the others have left it.
+    std::vector<Kept*> shared;
+    for (auto& [param, error] : errors_)
+        if (error.memory.use_count() > 1) shared.push_back(&error);
+    for (Kept* error : shared) error->separate();
+}
+
+void ErrorFeedback::save(HookState& state) const {
+    for (const auto& [param, error] : errors_)
+        state.arrays.push_back({param,
+                                HookState::kError,
+                                error.dtype,
+                                {static_cast<std::int64_t>(error.rows)},
+                                false,
+                                error.memory.get(),
+                                error.bytes(),
+                                error.home});
+}
+
+// The core has seen that `bytes` is what dtype and shape say.
+std::map<std::int32_t, Kept> ErrorFeedback::read(const HookState& state) const {
+    std::map<std::int32_t, Kept> errors;
+    for (const auto& array : state.arrays) {
+        if (array.key != HookState::kError) continue;
+        const auto refuse = [&](const auto&... why) {
+            fail(DDP_ERROR_INVALID_ARGUMENT, hook_, ": the state's array '", array.key, "' of parameter ", array.param,
+                 " has ", why...);
+        };
+        if (array.param < 0 || array.shape.size() != 1 || array.shape[0] <= 0 ||
+            (array.dtype != DDP_F32 && array.dtype != DDP_F64))
+            refuse("shape ", shape_text(array), "; it should be one element of f32 or f64 for each of the parameter");
+        const auto known = errors_.find(array.param);
+        if (known != errors_.end() && known->second.rows != static_cast<std::size_t>(array.shape[0]))
+            refuse(array.shape[0], " elements; the parameter has ", known->second.rows);
+        errors[array.param] = Kept::loaded(array, state.copies.get());
+    }
+    return errors;
 }
 
 }  // namespace libddp

@@ -3,7 +3,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <string>
 
 #include "device/stream.h"
 #include "hooks/state.h"
@@ -29,6 +31,30 @@ struct Kept {
     void bring_to(const StreamPtr& wanted, HostCopies& copies);
     // Goes to memory of its own, from a block that others have too.
     void separate();
+};
+
+// For messages: "6 x 4 of f32".
+std::string shape_text(const HookState::Array& array);
+
+// The part of each parameter's gradients that was left out so far. By parameter, so that another layout of the buckets changes nothing.
+class ErrorFeedback {
+public:
+    // hook: names it in messages.
+    explicit ErrorFeedback(std::string hook) : hook_(std::move(hook)) {}
+
+    // Zeros at first. The memory of a parameter stays where it is until load(). *moved becomes true if home was given something to do.
+    Kept& of(std::int32_t param, std::size_t count, ddp_dtype dtype, const StreamPtr& home, bool* moved);
+    // Parameters that lie in one block with others each get memory of their own.
+    void separate();
+
+    void save(HookState& state) const;
+    // The errors of a state. Throws INVALID_ARGUMENT, also if a parameter here has another size.
+    std::map<std::int32_t, Kept> read(const HookState& state) const;
+    void load(std::map<std::int32_t, Kept> errors) { errors_ = std::move(errors); }
+
+private:
+    const std::string hook_;
+    std::map<std::int32_t, Kept> errors_;
 };
 
 // How many synced steps a hook has seen, also before it was saved and loaded again.

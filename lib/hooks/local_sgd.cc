@@ -1,10 +1,10 @@
 // Post-local SGD: the mean over all ranks at first, and from some step on only over a subgroup, or over nobody.
-#include "hooks/hook.h"
+#include "hooks/builtin.h"
 #include "hooks/kept.h"
-#include "hooks/options.h"
 #include "hooks/plain.h"
 #include "hooks/state.h"
 #include "util/error.h"
+#include "util/options.h"
 
 namespace libddp {
 namespace {
@@ -14,14 +14,13 @@ constexpr const char* kSteps = "steps";
 class LocalSgdHook final : public Hook {
 public:
     // subgroup: null for none.
-    LocalSgdHook(std::int64_t start_step, std::shared_ptr<Group> subgroup)
-        : start_step_(start_step), subgroup_{std::move(subgroup)} {}
+    LocalSgdHook(std::int64_t start_step, std::int32_t size, std::shared_ptr<Group> subgroup)
+        : start_step_(start_step), size_(size), subgroup_{std::move(subgroup)} {}
 
     WorkPtr reduce(ddp_group& group, ddp_bucket& bucket, const OpTag& tag) override;
     std::string name() const override { return "post_local_sgd"; }
     bool keeps_models_alike() const override { return false; }
-    // Without the subgroup: those of different ranks may differ in size.
-    std::string options() const override { return str("start=", start_step_); }
+    std::string options() const override { return str("start=", start_step_, ",subgroup=", size_); }
     void forget_step(std::int64_t step) override { steps_.take_back(step); }
     std::int64_t steps() const override { return steps_.begun(); }
     void resume(std::int64_t steps) override { steps_.resume(steps); }
@@ -30,6 +29,7 @@ public:
 
 private:
     const std::int64_t start_step_;
+    const std::int32_t size_;  // ranks of a subgroup
     ddp_group subgroup_;
     StepCounter steps_;
 };
@@ -53,14 +53,23 @@ void LocalSgdHook::load(const HookState& state) {
     steps_.resume(steps->second);
 }
 
-ddp_local_sgd_options local_sgd_defaults() {
-    return {sizeof(ddp_local_sgd_options), 1000, nullptr};
-}
-
-HookPtr make_local_sgd(std::int64_t start_step, std::shared_ptr<Group> subgroup) {
-    if (start_step < 0)
-        fail_call(DDP_ERROR_INVALID_ARGUMENT, "start_step is ", start_step, "; it must not be negative");
-    return std::make_shared<LocalSgdHook>(start_step, std::move(subgroup));
+// A subgroup of all ranks is the group itself, and one of a single rank is none.
+HookPtr make_local_sgd(OptionReader& options, const std::shared_ptr<Group>& group) {
+    std::int64_t start_step = 1000;
+    std::int32_t size = 1;
+    const std::int32_t world = group->world();
+    options.integer("start", start_step, 0);
+    options.integer("subgroup", size, 1, world);
+    options.finish();  // before ranks wait for each other in split()
+    if (world % size != 0)
+        fail(DDP_ERROR_INVALID_ARGUMENT, options.name("subgroup"), ": ", size, " does not divide the world size, ",
+             world);
+    std::shared_ptr<Group> subgroup;
+    if (size == world)
+        subgroup = group;
+    else if (size > 1)
+        subgroup = group->split(group->rank() / size, group->rank(), {});
+    return std::make_shared<LocalSgdHook>(start_step, size, std::move(subgroup));
 }
 
 }  // namespace libddp

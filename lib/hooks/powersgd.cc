@@ -1,41 +1,31 @@
 #include "hooks/powersgd.h"
 
 #include <algorithm>
-#include <charconv>
-#include <cmath>
+#include <array>
+#include <limits>
 
-#include "hooks/options.h"
+#include "hooks/builtin.h"
 #include "hooks/plain.h"
 #include "kernels/default_arithmetic.h"
 #include "kernels/dtype.h"
 #include "util/error.h"
 #include "util/log.h"
+#include "util/options.h"
 
 namespace libddp {
 namespace {
 
-// The shortest text that is read back as the same number.
-std::string exact(double value) {
-    char text[32];
-    const auto end = std::to_chars(text, text + sizeof text, value).ptr;
-    return {text, end};
-}
+using Method = PowerSgdOptions::Method;
+constexpr std::array<std::string_view, 3> kMethods{"auto", "gram_schmidt", "qr"};  // in the order of Method
 
 }  // namespace
-
-PowerSgdHook::PowerSgdHook(const ddp_powersgd_options& options, const char* name)
-    : options_(options), name_(name), state_(options.rank, (options.flags & DDP_POWERSGD_BATCHED) != 0, name) {}
 
 // The options on which all ranks must agree. How often a rank logs is not among them.
 std::string PowerSgdHook::options() const {
     const auto& o = options_;
-    const char* method = o.flags & DDP_POWERSGD_GRAM_SCHMIDT ? "gram_schmidt"
-                         : o.flags & DDP_POWERSGD_QR         ? "qr"
-                                                             : "auto";
-    return str("rank=", o.rank, ",start=", o.start_step, ",min_rate=", exact(o.min_compression_rate),
-               ",epsilon=", exact(o.orthogonalization_epsilon), ",seed=", o.seed,
-               ",error_feedback=", feeds_back() ? 1 : 0, ",warm_start=", o.flags & DDP_POWERSGD_NO_WARM_START ? 0 : 1,
-               ",orthogonalization=", method);
+    return str("rank=", o.rank, ",start=", o.start_step, ",min_rate=", exact(o.min_rate), ",epsilon=", exact(o.epsilon),
+               ",seed=", o.seed, ",error_feedback=", o.error_feedback, ",warm_start=", o.warm_start,
+               ",orthogonalization=", kMethods[static_cast<std::size_t>(o.orthogonalization)]);
 }
 
 WorkPtr PowerSgdHook::reduce(ddp_group& group, ddp_bucket& bucket, const OpTag& tag) {
@@ -50,13 +40,13 @@ WorkPtr PowerSgdHook::reduce(ddp_group& group, ddp_bucket& bucket, const OpTag& 
 std::size_t PowerSgdHook::columns_for(std::size_t n, std::size_t m) const {
     const std::size_t columns = std::min({n, m, static_cast<std::size_t>(options_.rank)});
     const double sent = (static_cast<double>(n) + static_cast<double>(m)) * static_cast<double>(columns);
-    return sent * options_.min_compression_rate < static_cast<double>(n) * static_cast<double>(m) ? columns : 0;
+    return sent * options_.min_rate < static_cast<double>(n) * static_cast<double>(m) ? columns : 0;
 }
 
 bool PowerSgdHook::uses_qr(std::size_t columns) const {
     constexpr std::size_t kMostColumnsOfGramSchmidt = 2;
-    return !(options_.flags & DDP_POWERSGD_GRAM_SCHMIDT) &&
-           ((options_.flags & DDP_POWERSGD_QR) || columns > kMostColumnsOfGramSchmidt);
+    if (options_.orthogonalization == Method::kAuto) return columns > kMostColumnsOfGramSchmidt;
+    return options_.orthogonalization == Method::kQr;
 }
 
 void* PowerSgdHook::last_q(std::int32_t owner, std::size_t rows, std::size_t columns, powersgd::Site& site) {
@@ -91,38 +81,25 @@ void PowerSgdHook::log_statistics(const ddp_group& group) {
         static_cast<double>(elements_before_) / static_cast<double>(elements_after_));
 }
 
-ddp_powersgd_options powersgd_defaults() {
-    ddp_powersgd_options options{};
-    options.struct_size = sizeof options;
-    options.rank = 1;
-    options.start_step = 1000;
-    options.min_compression_rate = 2;
-    options.stats_interval = 10000;
-    return options;
-}
-
-HookPtr make_powersgd(const ddp_powersgd_options& options) {
-    constexpr std::uint32_t kMethods = DDP_POWERSGD_GRAM_SCHMIDT | DDP_POWERSGD_QR;
-    constexpr std::uint32_t kFlags =
-        DDP_POWERSGD_NO_ERROR_FEEDBACK | DDP_POWERSGD_NO_WARM_START | DDP_POWERSGD_BATCHED | kMethods;
-    const auto refuse = [](const auto&... parts) { fail_call(DDP_ERROR_INVALID_ARGUMENT, parts...); };
-    const auto in_range = [](double value) { return std::isfinite(value) && value >= 0; };
-    if (options.flags & ~kFlags)
-        fail_call(DDP_ERROR_UNSUPPORTED, "flags has unknown bits 0x", std::hex, options.flags & ~kFlags);
-    if (options.rank < 1) refuse("rank is ", options.rank, "; it must be at least 1");
-    if ((options.flags & kMethods) == kMethods)
-        refuse("flags has both DDP_POWERSGD_GRAM_SCHMIDT and DDP_POWERSGD_QR; give one of them, or neither");
-    if (options.start_step < 0) refuse("start_step is ", options.start_step, "; it must be at least 0");
-    if (!in_range(options.min_compression_rate))
-        refuse("min_compression_rate (min_rate) is ", options.min_compression_rate,
-               "; it must be finite and at least 0");
-    if (!in_range(options.orthogonalization_epsilon))
-        refuse("orthogonalization_epsilon (epsilon) is ", options.orthogonalization_epsilon,
-               "; it must be finite and at least 0");
-    if (options.stats_interval < 0)
-        refuse("stats_interval is ", options.stats_interval, "; it must be at least 0, which is never");
-    if (options.flags & DDP_POWERSGD_BATCHED) return std::make_shared<BatchedPowerSgdHook>(options);
-    return std::make_shared<LayeredPowerSgdHook>(options);
+HookPtr make_powersgd(OptionReader& options, bool batched) {
+    PowerSgdOptions o;
+    options.integer("rank", o.rank, 1, std::numeric_limits<std::int32_t>::max());
+    options.integer("start", o.start_step, 0);
+    options.real("min_rate", o.min_rate, 0);
+    options.real("epsilon", o.epsilon, 0);
+    options.integer("seed", o.seed, 0);
+    options.integer("stats_interval", o.stats_interval, 0);
+    options.flag("error_feedback", o.error_feedback);
+    options.flag("warm_start", o.warm_start);
+    if (const auto method = options.take("orthogonalization")) {
+        const auto found = std::find(kMethods.begin(), kMethods.end(), *method);
+        if (found == kMethods.end())
+            fail(DDP_ERROR_INVALID_ARGUMENT, options.name("orthogonalization"), ": '", *method,
+                 "' is none of auto, gram_schmidt, qr");
+        o.orthogonalization = static_cast<Method>(found - kMethods.begin());
+    }
+    if (batched) return std::make_shared<BatchedPowerSgdHook>(o);
+    return std::make_shared<LayeredPowerSgdHook>(o);
 }
 
 }  // namespace libddp

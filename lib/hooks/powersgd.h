@@ -14,13 +14,25 @@
 #include <map>
 #include <memory>
 
-#include "ddp/more_hooks.h"
 #include "device/scratch.h"
 #include "hooks/hook.h"
 #include "hooks/job.h"
 #include "hooks/powersgd_state.h"
 
 namespace libddp {
+
+struct PowerSgdOptions {
+    enum class Method { kAuto, kGramSchmidt, kQr };
+
+    std::int32_t rank = 1;
+    std::int64_t start_step = 1000;
+    double min_rate = 2;
+    double epsilon = 0;
+    std::uint64_t seed = 0;
+    std::int64_t stats_interval = 10000;
+    bool error_feedback = true, warm_start = true;
+    Method orthogonalization = Method::kAuto;
+};
 
 // The base of both kinds of PowerSGD.
 class PowerSgdHook : public Hook {
@@ -36,19 +48,20 @@ public:
     void load(const HookState& state) final { state_.load(state); }
 
 protected:
-    PowerSgdHook(const ddp_powersgd_options& options, const char* name);
+    PowerSgdHook(const PowerSgdOptions& options, const char* name, bool whole_buckets)
+        : options_(options), name_(name), state_(options.rank, whole_buckets, name) {}
 
     virtual WorkPtr compress(ddp_group& group, ddp_bucket& bucket, const OpTag& tag) = 0;
 
     // Columns of P and Q for a matrix of n x m, or 0 if it is not worth it.
     std::size_t columns_for(std::size_t n, std::size_t m) const;
-    bool feeds_back() const { return !(options_.flags & DDP_POWERSGD_NO_ERROR_FEEDBACK); }
-    bool starts_warm() const { return !(options_.flags & DDP_POWERSGD_NO_WARM_START); }
+    bool feeds_back() const { return options_.error_feedback; }
+    bool starts_warm() const { return options_.warm_start; }
     powersgd::State& state() { return state_; }
 
     // The random numbers of this step, and the method that makes matrices orthogonal.
     ddp_thin_rules rules() const {
-        return {options_.seed, options_.orthogonalization_epsilon, static_cast<std::uint32_t>(state_.step())};
+        return {options_.seed, options_.epsilon, static_cast<std::uint32_t>(state_.step())};
     }
     bool uses_qr(std::size_t columns) const;
     // The owner's last Q of this shape, or zeros; null without a warm start.
@@ -57,19 +70,21 @@ protected:
     static void begin(const powersgd::Site& site, const std::vector<ddp_thin>& qs, const ddp_thin_rules& rules);
     // The sum of all P, the sum or mean of all Q, and what follows each.
     template <class Job, class Back, class End>
-    static WorkPtr exchange(Group& group, const std::shared_ptr<Job>& job, std::size_t p_count, std::size_t q_count,
-                            ddp_reduce_op op, const OpTag& tag, Back project_back, End restore) {
+    static WorkPtr exchange(Group& group, const std::shared_ptr<Job>& job, ddp_reduce_op op, const OpTag& tag,
+                            Back project_back, End restore) {
         const auto submit = [&group, job](const OpTag& with, const void* from, const ScratchMemory& to,
                                           std::size_t count, ddp_reduce_op how) {
             return group.submit(
                 {DDP_COLLECTIVE_ALLREDUCE, from, to.get(), count, job->site.compute(), how, 0, job->site.device()},
                 with.keeping(job, to.on_device()));
         };
-        return submit(tag, nullptr, job->all_p, p_count, DDP_SUM)
+        const powersgd::ThinMatrices& thin = job->thin;
+        return submit(tag, nullptr, thin.p, thin.p_count, DDP_SUM)
             ->then(
-                [job, submit, q_count, op, project_back](const OpTag& inherited) {
+                [job, submit, op, project_back](const OpTag& inherited) {
                     project_back(*job);
-                    return submit(inherited, job->all_own_q.get(), job->all_q, q_count, op);
+                    const powersgd::ThinMatrices& sent = job->thin;
+                    return submit(inherited, sent.own_q.get(), sent.q, sent.q_count, op);
                 },
                 true, tag)
             ->then(
@@ -86,7 +101,7 @@ protected:
 private:
     void log_statistics(const ddp_group& group);
 
-    const ddp_powersgd_options options_;
+    const PowerSgdOptions options_;
     const std::string name_;
     powersgd::State state_;
     std::uint64_t elements_before_ = 0, elements_after_ = 0;
@@ -96,7 +111,7 @@ private:
 // One matrix for each parameter.
 class LayeredPowerSgdHook final : public PowerSgdHook {
 public:
-    explicit LayeredPowerSgdHook(const ddp_powersgd_options& options) : PowerSgdHook(options, "powersgd") {}
+    explicit LayeredPowerSgdHook(const PowerSgdOptions& options) : PowerSgdHook(options, "powersgd", false) {}
 
 private:
     struct Job;
@@ -115,7 +130,7 @@ private:
 // other buckets may hold them in a later step.
 class BatchedPowerSgdHook final : public PowerSgdHook {
 public:
-    explicit BatchedPowerSgdHook(const ddp_powersgd_options& options) : PowerSgdHook(options, "batched_powersgd") {}
+    explicit BatchedPowerSgdHook(const PowerSgdOptions& options) : PowerSgdHook(options, "batched_powersgd", true) {}
 
     bool depends_on_buckets() const override { return true; }
 

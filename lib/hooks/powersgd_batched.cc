@@ -40,17 +40,13 @@ struct BatchedPowerSgdHook::Job {
     std::vector<Piece> pieces;
     std::vector<ddp_segment> gaps;  // between pieces
     ddp_thin p{}, q{};
-    void* own_q = nullptr;
-    ScratchMemory all_p, all_q, all_own_q, parts, flags, workspace, fed_errors;
+    // After the elements of P one for each piece: NaN if a rank found it not finite.
+    powersgd::ThinMatrices thin;
+    ScratchMemory parts, flags, workspace, fed_errors;
 
-    std::size_t elements() const { return p.rows * p.columns; }
     std::size_t gradient_size() const { return dtype_size(site.dtype()); }
     std::size_t error_size() const { return dtype_size(site.compute()); }
-    // After the elements of P one for each piece: NaN if a rank found it not finite.
-    std::size_t sent_with_p() const { return elements() + pieces.size(); }
-    std::byte* mark(std::size_t piece) const {
-        return static_cast<std::byte*>(p.data) + (elements() + piece) * error_size();
-    }
+    std::byte* mark(std::size_t piece) const { return thin.p.get() + (p.rows * p.columns + piece) * error_size(); }
     // Whether P or Q is not finite, and then the same for each piece.
     std::uint32_t* flag(std::size_t i) const { return reinterpret_cast<std::uint32_t*>(flags.get()) + i; }
     std::size_t flag_count() const { return 1 + pieces.size(); }
@@ -58,13 +54,13 @@ struct BatchedPowerSgdHook::Job {
     // Elements of some rows, or of a part of one, as a matrix of their own, with these errors (null: none).
     ddp_low_rank matrix(std::byte* error, std::size_t begin, std::size_t rows, std::size_t columns) const {
         const std::size_t side = p.rows, row = begin / side, column = begin % side;
-        const auto at = [this](void* data, std::size_t i) { return static_cast<std::byte*>(data) + i * error_size(); };
+        const auto at = [this](const ScratchMemory& all, std::size_t i) { return all.get() + i * error_size(); };
         ddp_low_rank m{};
         m.gradient = gradients + begin * gradient_size();
         m.error = error ? error + begin * error_size() : nullptr;
-        m.p = at(p.data, row);
-        m.q = at(q.data, column);
-        m.own_q = at(own_q, column);
+        m.p = at(thin.p, row);
+        m.q = at(thin.q, column);
+        m.own_q = at(thin.own_q, column);
         m.rows = rows;
         m.columns = columns;
         m.rank = p.columns;
@@ -124,7 +120,7 @@ WorkPtr BatchedPowerSgdHook::compress(ddp_group& group, ddp_bucket& bucket, cons
     auto job = jobs_.take(bucket.index);
     lay_out(bucket, side, columns, *job);
     project(*job);
-    return exchange(*group.impl, job, job->sent_with_p(), job->elements(), bucket.op(), tag, project_back, restore);
+    return exchange(*group.impl, job, bucket.op(), tag, project_back, restore);
 }
 
 // The errors are moved together when the bucket has other parameters than in the last step, or new ones were loaded.
@@ -173,7 +169,7 @@ void BatchedPowerSgdHook::lay_out(const ddp_bucket& bucket, std::size_t side, st
         if (count > 0 && tensor.absent) ++absent;
     }
     add_gap(bucket.count);
-    const std::size_t item = job.error_size(), elements = side * columns;
+    const std::size_t item = job.error_size();
     const auto take = [&](ScratchMemory& memory, std::size_t bytes) {
         return memory.require(bytes, job.site.stream());
     };
@@ -181,9 +177,11 @@ void BatchedPowerSgdHook::lay_out(const ddp_bucket& bucket, std::size_t side, st
     job.p.rows = job.q.rows = side;
     job.p.columns = job.q.columns = columns;
     job.p.qr = job.q.qr = uses_qr(columns);
-    job.p.data = take(job.all_p, (elements + job.pieces.size()) * item);
-    job.q.data = take(job.all_q, elements * item);
-    job.own_q = take(job.all_own_q, elements * item);
+    job.thin.p_count = side * columns + job.pieces.size();
+    job.thin.q_count = side * columns;
+    job.thin.find_memory(job.site);
+    job.p.data = job.thin.p.get();
+    job.q.data = job.thin.q.get();
     take(job.flags, job.flag_count() * sizeof(std::uint32_t));
     job.p.bad = job.q.bad = job.flag(0);
     job.p.workspace = job.q.workspace = reinterpret_cast<double*>(take(job.workspace, 2 * columns * sizeof(double)));
@@ -203,7 +201,7 @@ void BatchedPowerSgdHook::project(const Job& job) {
     site.follow_home();
     site.transfer(job.gaps, site.dtype());
     site.transfer({{job.flags.get(), nullptr, job.flag_count()}}, DDP_I32);
-    site.transfer({{job.p.data, nullptr, job.sent_with_p()}}, site.compute());
+    site.transfer({{job.p.data, nullptr, job.thin.p_count}}, site.compute());
     job.copy_fed_errors();
     begin(site, {job.q}, job.rules);
     std::vector<ddp_low_rank> rows = job.rows();
@@ -232,7 +230,7 @@ void BatchedPowerSgdHook::project_back(const Job& job) {
     }
     site.thin(DDP_THIN_CHECK, checks);
     site.thin(DDP_THIN_ORTHOGONALIZE, {job.p}, job.rules);
-    site.transfer({{job.own_q, nullptr, job.elements()}}, site.compute());
+    site.transfer({{job.thin.own_q.get(), nullptr, job.thin.q_count}}, site.compute());
     // One after the other: both add to all of Q.
     for (const ddp_low_rank& m : job.rows()) site.low_rank(DDP_LOW_RANK_PROJECT_BACK, {m});
 }

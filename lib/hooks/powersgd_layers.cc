@@ -24,8 +24,8 @@ struct LayeredPowerSgdHook::Job {
     std::vector<ddp_low_rank> layers;
     std::vector<ddp_thin> ps, qs;
     PlainPart plain;
-    std::size_t p_count = 0, q_count = 0;
-    ScratchMemory all_p, all_q, all_own_q, parts, flags, workspace;
+    powersgd::ThinMatrices thin;
+    ScratchMemory parts, flags, workspace;
 
     void clear(const ddp_bucket& bucket) {
         site = powersgd::Site(bucket);
@@ -33,7 +33,7 @@ struct LayeredPowerSgdHook::Job {
         ps.clear();
         qs.clear();
         plain.clear();
-        p_count = q_count = 0;
+        thin.p_count = thin.q_count = 0;
     }
     // After all are laid out, because memory moves when it grows.
     void find_memory() {
@@ -43,9 +43,8 @@ struct LayeredPowerSgdHook::Job {
             columns += layer.rank;
             part_count += site.part_elements(layer);
         }
-        std::byte* p = all_p.require(p_count * item, site.stream());
-        std::byte* q = all_q.require(q_count * item, site.stream());
-        std::byte* own_q = all_own_q.require(q_count * item, site.stream());
+        thin.find_memory(site);
+        std::byte *p = thin.p.get(), *q = thin.q.get(), *own_q = thin.own_q.get();
         std::byte* part = parts.require(part_count * item, site.stream());
         auto* work = reinterpret_cast<double*>(workspace.require(2 * columns * sizeof(double), site.stream()));
         auto* flag =
@@ -79,7 +78,7 @@ WorkPtr LayeredPowerSgdHook::compress(ddp_group& group, ddp_bucket& bucket, cons
     if (job->layers.empty()) return group.impl->submit(allreduce_of(bucket), tag);
     job->plain.submit(*group.impl, bucket, job, tag);
     project(*job);
-    return exchange(*group.impl, job, job->p_count, job->q_count, bucket.op(), tag, project_back, restore);
+    return exchange(*group.impl, job, bucket.op(), tag, project_back, restore);
 }
 
 void LayeredPowerSgdHook::lay_out(const ddp_bucket& bucket, Job& job) {
@@ -115,8 +114,8 @@ void LayeredPowerSgdHook::lay_out(const ddp_bucket& bucket, Job& job) {
         thin.kept = last_q(tensor.param, m, columns, job.site);
         job.qs.push_back(thin);
         job.layers.push_back(layer);
-        job.p_count += padded(n * columns);
-        job.q_count += padded(m * columns);
+        job.thin.p_count += padded(n * columns);
+        job.thin.q_count += padded(m * columns);
     }
     job.find_memory();
     count_elements(before, after);
@@ -136,7 +135,7 @@ void LayeredPowerSgdHook::project_back(const Job& job) {
     job.plain.give_back();
     job.site.thin(DDP_THIN_CHECK, job.ps);
     job.site.thin(DDP_THIN_ORTHOGONALIZE, job.ps, job.rules);
-    job.site.transfer({{job.all_own_q.get(), nullptr, job.q_count}}, job.site.compute());
+    job.site.transfer({{job.thin.own_q.get(), nullptr, job.thin.q_count}}, job.site.compute());
     job.site.low_rank(DDP_LOW_RANK_PROJECT_BACK, job.layers);
 }
 

@@ -14,12 +14,6 @@ constexpr const char* kSteps = "steps";
 constexpr const char* kRank = "rank";
 constexpr const char* kQ = "q";
 
-std::string shape_text(const HookState::Array& array) {
-    std::string text;
-    for (const std::int64_t extent : array.shape) text += str(text.empty() ? "" : " x ", extent);
-    return text;
-}
-
 // Null if there is no such bucket.
 const StreamPtr* home_of(const std::vector<StreamPtr>& homes, std::int32_t bucket) {
     const auto index = static_cast<std::size_t>(bucket);
@@ -29,15 +23,9 @@ const StreamPtr* home_of(const std::vector<StreamPtr>& homes, std::int32_t bucke
 }  // namespace
 
 Kept& State::error(std::int32_t param, std::size_t count, Site& site) {
-    Kept& kept = errors_[param];
-    if (!kept.memory) {
-        kept = Kept::zeros(site.compute(), count, 1, site.home());
-        site.use_home();
-    }
-    if (kept.rows != count)
-        fail(DDP_ERROR_INVALID_ARGUMENT, hook_, ": the state that was loaded has ", kept.rows,
-             " elements of error for parameter ", param, ", whose gradient has ", count);
-    if (kept.convert_to(site.compute())) site.use_home();
+    bool moved = false;
+    Kept& kept = errors_.of(param, count, site.compute(), site.home(), &moved);
+    if (moved) site.use_home();
     return kept;
 }
 
@@ -58,34 +46,22 @@ void State::set_buckets(const std::vector<StreamPtr>& homes, std::int64_t timeou
     homes_ = homes;
 }
 
-void State::separate_errors() {
-    // All are found first: the last one of a block looks alone when the others have left it.
-    std::vector<Kept*> shared;
-    for (auto& [param, error] : errors_)
-        if (error.memory.use_count() > 1) shared.push_back(&error);
-    for (Kept* error : shared) error->separate();
-}
-
 void State::save(HookState& state) const {
     state.numbers[kSteps] = steps_.begun();
     state.numbers[kRank] = rank_;
-    const auto add = [&state](std::int32_t param, std::string key, const Kept& kept, bool shared) {
-        std::vector<std::int64_t> shape{static_cast<std::int64_t>(kept.rows)};
+    errors_.save(state);
+    for (const auto& [owner, q] : qs_) {
+        if (!q.memory) continue;
         // A Q is kept column by column, which is its transpose row by row.
-        if (shared) shape.insert(shape.begin(), static_cast<std::int64_t>(kept.columns));
-        state.arrays.push_back(
-            {param, std::move(key), kept.dtype, std::move(shape), shared, kept.memory.get(), kept.bytes(), kept.home});
-    };
-    for (const auto& [param, error] : errors_) add(param, HookState::kError, error, false);
-    for (const auto& [owner, q] : qs_)
-        if (q.memory) whole_buckets_ ? add(-1, str(kQ, owner), q, true) : add(owner, kQ, q, true);
+        std::vector<std::int64_t> shape{static_cast<std::int64_t>(q.columns), static_cast<std::int64_t>(q.rows)};
+        state.arrays.push_back({whole_buckets_ ? -1 : owner, whole_buckets_ ? str(kQ, owner) : kQ, q.dtype,
+                                std::move(shape), true, q.memory.get(), q.bytes(), q.home});
+    }
 }
 
 void State::load(const HookState& state) {
     const std::int64_t steps = saved_steps(state);
-    std::map<std::int32_t, Kept> errors, qs;
-    for (const Array& array : state.arrays)
-        if (array.key == HookState::kError) errors[array.param] = read_error(array, state.copies.get());
+    std::map<std::int32_t, Kept> errors = errors_.read(state), qs;
     for (const Array& array : state.arrays) {
         if (array.key == HookState::kError) continue;
         const std::int32_t owner = owner_of_q(array);
@@ -94,7 +70,7 @@ void State::load(const HookState& state) {
         qs[owner] = std::move(q);
     }
     steps_.resume(steps);
-    errors_ = std::move(errors);
+    errors_.load(std::move(errors));
     qs_ = std::move(qs);
 }
 
@@ -115,31 +91,12 @@ std::int64_t State::saved_steps(const HookState& state) const {
     return steps;
 }
 
-// The core has seen that `bytes` is what dtype and shape say.
-Kept State::read_error(const Array& array, HostCopies* copies) const {
-    const bool good = array.param >= 0 && array.shape.size() == 1 && array.shape[0] > 0 &&
-                      (array.dtype == DDP_F32 || array.dtype == DDP_F64) &&
-                      array.bytes == static_cast<std::size_t>(array.shape[0]) * dtype_size(array.dtype);
-    if (!good)
-        fail(DDP_ERROR_INVALID_ARGUMENT, hook_, ": the state's array '", HookState::kError, "' of parameter ",
-             array.param, " has shape ", shape_text(array), " of ", dtype_name(array.dtype),
-             "; it should be one element of f32 or f64 for each of the parameter");
-    const auto count = static_cast<std::size_t>(array.shape[0]);
-    const auto known = errors_.find(array.param);
-    if (known != errors_.end() && known->second.rows != count)
-        fail(DDP_ERROR_INVALID_ARGUMENT, hook_, ": the state's array '", HookState::kError, "' of parameter ",
-             array.param, " has ", count, " elements; the parameter has ", known->second.rows);
-    return Kept::loaded(array, copies);
-}
-
 Kept State::read_q(const Array& array, std::int32_t owner, HostCopies* copies) const {
     const bool good = array.shape.size() == 2 && array.shape[0] > 0 && array.shape[0] <= rank_ &&
-                      array.shape[0] <= array.shape[1] && (array.dtype == DDP_F32 || array.dtype == DDP_F64) &&
-                      array.bytes == static_cast<std::size_t>(array.shape[0]) *
-                                         static_cast<std::size_t>(array.shape[1]) * dtype_size(array.dtype);
+                      array.shape[0] <= array.shape[1] && (array.dtype == DDP_F32 || array.dtype == DDP_F64);
     if (!good)
         fail(DDP_ERROR_INVALID_ARGUMENT, hook_, ": the state's array '", array.key, "' of parameter ", array.param,
-             " has shape ", shape_text(array), " of ", dtype_name(array.dtype), "; it should have 1 to ", rank_,
+             " has shape ", shape_text(array), "; it should have 1 to ", rank_,
              " rows, no more than columns, of f32 or f64");
     const auto columns = static_cast<std::size_t>(array.shape[0]), rows = static_cast<std::size_t>(array.shape[1]);
     const auto known = qs_.find(array.param);

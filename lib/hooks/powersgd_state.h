@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "device/scratch.h"
 #include "hooks/bucket.h"
 #include "hooks/kept.h"
 #include "hooks/state.h"
@@ -63,13 +64,26 @@ private:
     bool behind_home_ = false;
 };
 
+// The thin matrices of a bucket as they travel: all P, this rank's Q, and the sum or mean of all Q.
+struct ThinMatrices {
+    ScratchMemory p, own_q, q;
+    std::size_t p_count = 0, q_count = 0;  // elements
+
+    void find_memory(const Site& site) {
+        const std::size_t item = dtype_size(site.compute());
+        p.require(p_count * item, site.stream());
+        own_q.require(q_count * item, site.stream());
+        q.require(q_count * item, site.stream());
+    }
+};
+
 // The state that is kept from step to step, and saved.
 class State {
 public:
     // rank: of the hook's options; a state of another is refused. whole_buckets: each Q belongs to a bucket and not to a
     // parameter. hook: names the hook in messages.
     State(std::int32_t rank, bool whole_buckets, std::string hook)
-        : rank_(rank), whole_buckets_(whole_buckets), hook_(std::move(hook)) {}
+        : rank_(rank), whole_buckets_(whole_buckets), hook_(std::move(hook)), errors_(hook_) {}
 
     void note_step(std::int64_t number) { steps_.note(number); }
     void forget_step(std::int64_t number) { steps_.take_back(number); }
@@ -85,8 +99,7 @@ public:
 
     // As in Hook::set_buckets: in whose order the memory of each bucket is. Nothing where each Q belongs to a parameter.
     void set_buckets(const std::vector<StreamPtr>& homes, std::int64_t timeout_ms);
-    // Errors that lie in one block each get memory of their own.
-    void separate_errors();
+    void separate_errors() { errors_.separate(); }
 
     void save(HookState& state) const;
     void load(const HookState& state);
@@ -95,7 +108,6 @@ private:
     using Array = HookState::Array;
 
     std::int64_t saved_steps(const HookState& state) const;
-    Kept read_error(const Array& array, HostCopies* copies) const;
     Kept read_q(const Array& array, std::int32_t owner, HostCopies* copies) const;
     std::int32_t owner_of_q(const Array& array) const;
     void check_against_error(const Array& array, const Kept& q, const std::map<std::int32_t, Kept>& errors) const;
@@ -104,7 +116,8 @@ private:
     const bool whole_buckets_;
     const std::string hook_;
     StepCounter steps_;
-    std::map<std::int32_t, Kept> errors_, qs_;
+    ErrorFeedback errors_;
+    std::map<std::int32_t, Kept> qs_;
     std::vector<StreamPtr> homes_;  // of buckets
 };
 

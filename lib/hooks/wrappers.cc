@@ -58,7 +58,7 @@ struct CastHook::Job {
 };
 
 WorkPtr CastHook::reduce(ddp_group& group, ddp_bucket& bucket, const OpTag& tag) {
-    if (!narrows(bucket)) return inner_->reduce(group, bucket, tag);
+    if (!narrows(bucket)) return inner().reduce(group, bucket, tag);
     auto job = jobs_.take(bucket.index);
     const bool filled = std::exchange(job->filled, false);
     job->describe(bucket, dtype_);
@@ -69,7 +69,7 @@ WorkPtr CastHook::reduce(ddp_group& group, ddp_bucket& bucket, const OpTag& tag)
         bucket.result_dtype = narrow.result ? narrow.result_dtype : narrow.dtype;
     };
     const OpTag narrow_tag = tag.keeping(job, job->memory.on_device());
-    const WorkPtr work = inner_->reduce(group, job->narrow, narrow_tag);
+    const WorkPtr work = inner().reduce(group, job->narrow, narrow_tag);
     if (!work) {
         give_back();
         return nullptr;
@@ -87,14 +87,14 @@ bool CastHook::narrows(const ddp_bucket& bucket) {
 }
 
 Hook::Target CastHook::target(ddp_bucket& bucket) {
-    if (!narrows(bucket)) return inner_->target(bucket);
+    if (!narrows(bucket)) return inner().target(bucket);
     const auto job = jobs_.take(bucket.index);
     job->filled = true;
     return {job->memory.require(bucket.count * dtype_size(dtype_), bucket.home), dtype_};
 }
 
 std::string CastHook::name() const {
-    return str(dtype_ == DDP_F16 ? "fp16(" : "bf16(", inner_->name(), ")");
+    return str(dtype_ == DDP_F16 ? "fp16(" : "bf16(", inner().name(), ")");
 }
 
 void ThenHook::User::call(ddp_group& group, ddp_bucket& bucket, const OpTag& tag) const {
@@ -107,7 +107,7 @@ void ThenHook::User::call(ddp_group& group, ddp_bucket& bucket, const OpTag& tag
 }
 
 WorkPtr ThenHook::reduce(ddp_group& group, ddp_bucket& bucket, const OpTag& tag) {
-    const WorkPtr work = inner_->reduce(group, bucket, tag);
+    const WorkPtr work = inner().reduce(group, bucket, tag);
     if (!work) {
         user_.call(group, bucket, tag);
         return nullptr;

@@ -23,7 +23,7 @@ public:
     LoopThread& operator=(const LoopThread&) = delete;
 
     uv_loop_t* loop() { return &loop_; }
-    // Of kReadBuffer bytes, which all connections of the loop share. On the loop's thread.
+    // All connections of the loop share these kReadBuffer bytes. On the loop's thread.
     char* buffer() { return buffer_.get(); }
     static constexpr std::size_t kReadBuffer = std::size_t{64} << 10;
 

@@ -41,7 +41,7 @@ public:
     bool ask(Client client, std::size_t bytes);
     // Takes back what the client holds, or waits for. Returns those who have room now.
     std::vector<Client> give_back(Client client);
-    // Those who keep others waiting: for longer than `bound`, and a second for each 4 MiB.
+    // Clients that have kept others waiting for longer than `bound`, and a second for each 4 MiB.
     std::vector<Client> overdue(std::chrono::steady_clock::duration bound) const;
 
 private:

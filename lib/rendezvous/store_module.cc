@@ -4,7 +4,6 @@
 
 #include "util/error.h"
 #include "util/module.h"
-#include "util/version.h"
 
 namespace libddp {
 
@@ -16,9 +15,9 @@ const StoreModule& etcd_module(const std::string& uri) {
         fail(DDP_ERROR_UNSUPPORTED, "uri: '", uri, "' needs the module libddp-etcd.so: ", searched,
              how_to_get_module("etcd"));
     const StoreModule& module = *entry();
-    if (std::strcmp(module.version, kVersion) != 0)
-        fail(DDP_ERROR_UNSUPPORTED, "uri: '", uri, "' needs the module libddp-etcd.so, which was built with version ",
-             module.version, "; this is ", kVersion);
+    if (std::strcmp(module.build, build_identity()) != 0)
+        fail(DDP_ERROR_UNSUPPORTED, "uri: '", uri, "' needs the module libddp-etcd.so, which is of libddp ",
+             module.build, "; this is ", build_identity());
     return module;
 }
 

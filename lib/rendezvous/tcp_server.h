@@ -41,7 +41,7 @@ public:
     void stop() { loop_.stop(); }
 
 private:
-    // Of connections.
+    // The connections call these.
     void on_frame(TcpConnection& from, const Frame& frame) override;
     void on_closed(TcpConnection& connection) override;
     bool ask_room(TcpConnection& connection, std::size_t bytes) override { return room_.ask(connection.id(), bytes); }

@@ -130,15 +130,19 @@ void* load_from(const std::string& path, std::string* why) {
 
 // Calls ddp_module_begin of a module that has it, again for each time that the module is loaded.
 void begin(void* module) {
-    static const ModuleServices services{kVersion, &interrupt::own_source()};
+    static const ModuleServices services{build_identity(), &interrupt::own_source()};
     using Begin = void(const ModuleServices*);
     if (auto* given = reinterpret_cast<Begin*>(dlsym(module, "ddp_module_begin"))) given(&services);
 }
 
 }  // namespace
 
+const char* build_identity() {
+    return LIBDDP_VERSION ", build " DDP_BUILD;
+}
+
 void begin_module(const ModuleServices& services) {
-    if (std::strcmp(services.version, kVersion) == 0) interrupt::ask(*services.interrupts);
+    if (std::strcmp(services.build, build_identity()) == 0) interrupt::ask(*services.interrupts);
 }
 
 std::string how_to_get_module(const std::string& name) {

@@ -7,10 +7,14 @@
 
 namespace libddp {
 
+// libddp's version and a hash of the headers that it shares with its modules, and of the compiler: "0.1.0, build 0a1b2c3d". A module and
+// the library understand each other's C++ only if both have the same.
+const char* build_identity();
+
 // libddp gives these to its own modules when it loads them, in the function ddp_module_begin(const ModuleServices*), which a module may
-// export. Both come from one build, which `version` proves.
+// export.
 struct ModuleServices {
-    const char* version;
+    const char* build;  // of the library; others are refused
     const interrupt::Source* interrupts;
 };
 

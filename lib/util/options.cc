@@ -32,11 +32,12 @@ std::int64_t parse_int(std::string_view text, std::int64_t low, std::int64_t hig
     return value;
 }
 
-double parse_real(std::string_view text, std::string_view what) {
+double parse_real(std::string_view text, double low, std::string_view what) {
     double value = 0;
     auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), value);
     if (code != std::errc() || end != text.data() + text.size() || !std::isfinite(value))
         fail(DDP_ERROR_INVALID_ARGUMENT, what, ": '", text, "' is not a finite number");
+    if (value < low) fail(DDP_ERROR_INVALID_ARGUMENT, what, ": ", text, " is less than ", low);
     return value;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <optional>
 #include <string>
@@ -16,8 +17,8 @@ std::map<std::string, std::string> parse_options(std::string_view text, std::str
 // Throws INVALID_ARGUMENT unless the whole text is a decimal integer between low and high.
 std::int64_t parse_int(std::string_view text, std::int64_t low, std::int64_t high, std::string_view what);
 
-// Throws INVALID_ARGUMENT unless the whole text is a finite decimal number.
-double parse_real(std::string_view text, std::string_view what);
+// Throws INVALID_ARGUMENT unless the whole text is a finite decimal number of at least `low`.
+double parse_real(std::string_view text, double low, std::string_view what);
 
 // Options that are taken out one after another; what is left over at the end was not known.
 class OptionReader {
@@ -28,11 +29,12 @@ public:
 
     // Each leaves `value` alone if the option is not given.
     template <class Integer>
-    void integer(const std::string& key, Integer& value, std::int64_t low, std::int64_t high) {
+    void integer(const std::string& key, Integer& value, std::int64_t low,
+                 std::int64_t high = std::numeric_limits<std::int64_t>::max()) {
         if (const auto text = take(key)) value = static_cast<Integer>(parse_int(*text, low, high, name(key)));
     }
-    void real(const std::string& key, double& value) {
-        if (const auto text = take(key)) value = parse_real(*text, name(key));
+    void real(const std::string& key, double& value, double low) {
+        if (const auto text = take(key)) value = parse_real(*text, low, name(key));
     }
     // 0 or 1.
     void flag(const std::string& key, bool& value) { integer(key, value, 0, 1); }

@@ -3,6 +3,7 @@
 // fail there. tests/install/text.py finds plain streams elsewhere.
 #pragma once
 
+#include <charconv>
 #include <fstream>
 #include <locale>
 #include <sstream>
@@ -31,6 +32,12 @@ std::string str(const Parts&... parts) {
     TextOut out;
     (out << ... << parts);
     return std::move(out).str();
+}
+
+// The shortest text that is read back as the same number.
+inline std::string exact(double value) {
+    char text[32];
+    return {text, std::to_chars(text, text + sizeof text, value).ptr};
 }
 
 }  // namespace libddp

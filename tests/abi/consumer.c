@@ -203,43 +203,6 @@ static void use_ddp_backend(void) {
 static void use_ddp_backend_host(void) {} /* by ddp_backend */
 static void use_ddp_collective(void) {}
 
-static void powersgd(ddp_context* context) {
-    DEFAULTS(ddp_powersgd_options, options);
-    options->rank = 2;
-    CALL(ddp_use_powersgd(context, options, &error));
-}
-static void use_ddp_powersgd_options(void) {
-    with_model(NULL, powersgd);
-}
-static void quantize(ddp_context* context) {
-    DEFAULTS(ddp_quantize_options, options);
-    CALL(ddp_use_quantize(context, options, &error));
-}
-static void use_ddp_quantize_options(void) {
-    with_model(NULL, quantize);
-}
-static void onebit(ddp_context* context) {
-    DEFAULTS(ddp_onebit_options, options);
-    CALL(ddp_use_onebit(context, options, &error));
-}
-static void use_ddp_onebit_options(void) {
-    with_model(NULL, onebit);
-}
-static void topk(ddp_context* context) {
-    DEFAULTS(ddp_topk_options, options);
-    CALL(ddp_use_topk(context, options, &error));
-}
-static void use_ddp_topk_options(void) {
-    with_model(NULL, topk);
-}
-static void local_sgd(ddp_context* context) {
-    DEFAULTS(ddp_local_sgd_options, options);
-    CALL(ddp_use_local_sgd(context, options, &error));
-}
-static void use_ddp_local_sgd_options(void) {
-    with_model(NULL, local_sgd);
-}
-
 static void use_ddp_context_options(void) {
     with_model(NULL, NULL);
 }

@@ -154,36 +154,6 @@ FIELD(ddp_tensor, device, 40);
 FIELD(ddp_tensor, param, 48);
 FIELD(ddp_tensor, reserved0, 52);
 
-SIZE(ddp_powersgd_options, 56);
-FIELD(ddp_powersgd_options, struct_size, 0);
-FIELD(ddp_powersgd_options, rank, 8);
-FIELD(ddp_powersgd_options, flags, 12);
-FIELD(ddp_powersgd_options, start_step, 16);
-FIELD(ddp_powersgd_options, min_compression_rate, 24);
-FIELD(ddp_powersgd_options, orthogonalization_epsilon, 32);
-FIELD(ddp_powersgd_options, seed, 40);
-FIELD(ddp_powersgd_options, stats_interval, 48);
-
-SIZE(ddp_quantize_options, 24);
-FIELD(ddp_quantize_options, struct_size, 0);
-FIELD(ddp_quantize_options, block, 8);
-FIELD(ddp_quantize_options, min_elements, 16);
-
-SIZE(ddp_onebit_options, 24);
-FIELD(ddp_onebit_options, struct_size, 0);
-FIELD(ddp_onebit_options, min_elements, 8);
-FIELD(ddp_onebit_options, block, 16);
-
-SIZE(ddp_topk_options, 24);
-FIELD(ddp_topk_options, struct_size, 0);
-FIELD(ddp_topk_options, ratio, 8);
-FIELD(ddp_topk_options, min_elements, 16);
-
-SIZE(ddp_local_sgd_options, 24);
-FIELD(ddp_local_sgd_options, struct_size, 0);
-FIELD(ddp_local_sgd_options, start_step, 8);
-FIELD(ddp_local_sgd_options, subgroup, 16);
-
 SIZE(ddp_stats, 184);
 FIELD(ddp_stats, struct_size, 0);
 FIELD(ddp_stats, steps, 8);

@@ -28,7 +28,6 @@ TEST_F(BadContext, NullHandles) {
     ddp_context_free(nullptr);
     ddp_layout_free(nullptr);
     EXPECT_EQ(ddp_layout_generation(nullptr), -1);
-    EXPECT_EQ(ddp_context_param_count(nullptr), -1);
     EXPECT_EQ(ddp_context_bucket_count(nullptr), -1);
     EXPECT_EQ(ddp_context_param_bucket(nullptr, 0), -1);
     const auto d = desc("p");
@@ -41,7 +40,6 @@ TEST_F(BadContext, NullHandles) {
         null_argument("ddp_commit", "context", calling(ddp_commit, nullptr)),
         null_argument("ddp_grad_view", "context", calling(ddp_grad_view, nullptr, 0, &view)),
         null_argument("ddp_layout_hold", "context", calling(ddp_layout_hold, nullptr, &layout)),
-        null_argument("ddp_context_find_param", "context", calling(ddp_context_find_param, nullptr, "p", &param)),
         null_argument("ddp_step_begin", "context", calling(ddp_step_begin, nullptr)),
         null_argument("ddp_set_sync", "context", calling(ddp_set_sync, nullptr, 1)),
         null_argument("ddp_grad_ready", "context", calling(ddp_grad_ready, nullptr, 0)),
@@ -185,7 +183,7 @@ TEST_F(BadContext, RegisterParam) {
          })},
         {"sparse with grad", kInvalid, {"'p'", "grad"}, register_with([](auto& p) { p.flags = DDP_PARAM_SPARSE; })},
     });
-    EXPECT_EQ(ddp_context_param_count(context), 0) << "a refused parameter was kept";
+    EXPECT_EQ(param_count(), 0) << "a refused parameter was kept";
     int turn = 0;
     check_struct_size(d, "desc", [&](const ddp_param_desc* given, ddp_error** e) {
         Newer<ddp_param_desc> copy(*given);
@@ -209,7 +207,7 @@ TEST_F(BadContext, TheSameAgain) {
              p.name = "q", p.grad = x + 3;
          })},
     });
-    EXPECT_EQ(ddp_context_param_count(context), 1);
+    EXPECT_EQ(param_count(), 1);
 }
 
 TEST_F(BadContext, RegisterBuffer) {
@@ -232,13 +230,8 @@ TEST_F(BadContext, RegisterBuffer) {
     add("p");
     expect_refused({{"a parameter's name", DDP_ERROR_ALREADY_EXISTS, {"'p'"}, with([](auto& d) { d.name = "p"; })}});
     expect_accepted(with([](auto&) {}));
-    expect_refused({
-        {"twice", DDP_ERROR_ALREADY_EXISTS, {"'running'"}, with([](auto&) {})},
-        {"a buffer is no parameter",
-         DDP_ERROR_NOT_FOUND,
-         {"'running'"},
-         calling(ddp_context_find_param, context, "running", &param)},
-    });
+    expect_refused({{"twice", DDP_ERROR_ALREADY_EXISTS, {"'running'"}, with([](auto&) {})}});
+    EXPECT_EQ(param_count(), 1) << "a buffer is no parameter";
 }
 
 TEST_F(BadContext, BeforeCommit) {
@@ -249,9 +242,6 @@ TEST_F(BadContext, BeforeCommit) {
         {"grad_ready", kState, {"ddp_grad_ready", "ddp_commit"}, calling(ddp_grad_ready, context, 0)},
         {"step_begin", kState, {"ddp_step_begin", "ddp_commit"}, calling(ddp_step_begin, context)},
         {"finalize", kState, {"ddp_finalize", "ddp_commit"}, calling(ddp_finalize, context)},
-        {"find: no name", kInvalid, {"name is NULL"}, calling(ddp_context_find_param, context, nullptr, &param)},
-        {"find: no output", kInvalid, {"param is NULL"}, calling(ddp_context_find_param, context, "a", nullptr)},
-        {"find: unknown", DDP_ERROR_NOT_FOUND, {"'a'"}, calling(ddp_context_find_param, context, "a", &param)},
     });
     EXPECT_EQ(ddp_context_bucket_count(context), -1);
     EXPECT_EQ(ddp_context_param_bucket(context, 0), -1);

@@ -348,7 +348,7 @@ TEST_F(BadWork, Arguments) {
     expect_refused({
         {"create: timeout", kInvalid, {"timeout_ms is -1"}, calling(ddp_work_create, -1, &out)},
         {"test: no output", kInvalid, {"done is NULL"}, calling(ddp_work_test, mine, nullptr)},
-        {"wait: timeout", kInvalid, {"timeout_ms is -1"}, calling(ddp_work_wait, mine, -1)},
+        {"wait: not at all", DDP_ERROR_TIMEOUT, {"not finished yet"}, calling(ddp_work_wait, mine, -1)},
         {"wait: too short", DDP_ERROR_TIMEOUT, {"1 ms"}, calling(ddp_work_wait, mine, 1)},
         {"then: no function",
          kInvalid,
@@ -365,6 +365,7 @@ TEST_F(BadWork, Arguments) {
     });
     EXPECT_EQ(destroyed, 0) << "user data changes hands on success only";
     expect_accepted(calling(ddp_work_complete, mine, DDP_OK, nullptr));
+    expect_accepted(calling(ddp_work_wait, mine, -1));
     expect_refused({{"complete: twice",
                      DDP_ERROR_INVALID_STATE,
                      {"finished already"},

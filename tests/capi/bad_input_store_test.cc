@@ -23,7 +23,7 @@ ddp_store_options options_for(const std::string& uri) {
 TEST(BadStore, OptionsInitAndFreesAcceptNull) {
     ddp_store_options_init(nullptr);
     ddp_store_free(nullptr);
-    ddp_store_value_free(nullptr);
+    ddp_free(nullptr);
     EXPECT_EQ(ddp_store_port(nullptr), -1);
 }
 
@@ -150,7 +150,7 @@ TEST_P(BadStoreCall, NullOutputs) {
     void* all = nullptr;
     size_t bytes = 1;
     expect_accepted(calling(ddp_store_list_keys, store, "", &all, &bytes));
-    ddp_store_value_free(all);
+    ddp_free(all);
     EXPECT_EQ(bytes, 0U) << "a refused call changed the store";
 }
 

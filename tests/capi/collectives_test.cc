@@ -205,6 +205,24 @@ TEST_P(CollectivesTest, ManyInFlightFinishInOrder) {
     });
 }
 
+TEST_P(CollectivesTest, ANegativeTimeoutDoesNotWait) {
+    on_ranks(ranks(), [&](int rank, ddp_group* group) {
+        std::vector<float> values(1000, static_cast<float>(rank));
+        ddp_work* work = nullptr;
+        ASSERT_EQ(ddp_allreduce(group, nullptr, values.data(), values.size(), DDP_F32, DDP_SUM, &work, nullptr),
+                  DDP_OK);
+        ddp_status status = DDP_ERROR_TIMEOUT;
+        while (status == DDP_ERROR_TIMEOUT) {
+            status = ddp_work_wait(work, -1, nullptr);
+            std::this_thread::yield();
+        }
+        EXPECT_EQ(status, DDP_OK);
+        EXPECT_THAT(values, testing::Each(static_cast<float>(world() * (world() - 1) / 2)));
+        EXPECT_EQ(ddp_work_wait(work, -1, nullptr), DDP_OK) << "it is done";
+        ddp_work_free(work);
+    });
+}
+
 TEST_P(CollectivesTest, SplitGroups) {
     on_ranks(ranks(), [&](int rank, ddp_group* group) {
         ddp_group* part = nullptr;
@@ -240,7 +258,7 @@ TEST_P(CollectivesTest, TheStoreIsTheProgramsToo) {
             auto other = "greeting/" + std::to_string(r);
             call(ddp_store_get, store, other.c_str(), int64_t{5000}, &value, &size);
             EXPECT_EQ(std::string(static_cast<char*>(value), size), "hello from " + std::to_string(r));
-            ddp_store_value_free(value);
+            ddp_free(value);
         }
         call(ddp_barrier, group, kWait);
         ddp_store_free(store);

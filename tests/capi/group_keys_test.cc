@@ -32,7 +32,7 @@ std::int64_t keys_in(ddp_store* store) {
     EXPECT_EQ(ddp_store_list_keys(store, "", &keys, &size, nullptr), DDP_OK);
     const auto* const text = static_cast<const char*>(keys);
     const std::int64_t count = std::count(text, text + size, '\0');
-    ddp_store_value_free(keys);
+    ddp_free(keys);
     return count;
 }
 

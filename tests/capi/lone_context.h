@@ -63,6 +63,13 @@ protected:
         for (ddp_param param : params) EXPECT_EQ(gradient(param)[3], 5);
     }
 
+    std::int32_t param_count() const {
+        ddp_stats stats;
+        stats.struct_size = sizeof stats;
+        EXPECT_EQ(ddp_stats_get(context, &stats, nullptr), DDP_OK);
+        return stats.param_count;
+    }
+
     ddp_group* group = nullptr;
     ddp_context* context = nullptr;
     const std::int64_t shape[2] = {4, 1};

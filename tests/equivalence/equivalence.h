@@ -80,7 +80,7 @@ protected:
     void end_step(ddp::Context& context) const {
         if (GetParam().async) {
             context.finalize_async();
-            const std::int32_t count = ddp_context_param_count(context.get());
+            const std::int32_t count = context.stats().param_count;
             for (ddp_param param = 0; param < count; ++param) context.wait(param);
         }
         context.finalize();

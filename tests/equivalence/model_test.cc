@@ -88,7 +88,7 @@ TEST_P(ModelState, MixedTypesAreSentFromEveryRoot) {
         for (int root = 0; root < world(); ++root) {
             if (rank == root) {
                 context.step_begin();
-                for (ddp_param i = 0; i < ddp_context_param_count(context.get()); ++i) context.grad_ready(i);
+                for (ddp_param i = 0; i < context.stats().param_count; ++i) context.grad_ready(i);
                 end_step(context);
             }
             MixedState::fill(state.values, seed(10 * root + rank));

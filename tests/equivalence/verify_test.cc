@@ -75,7 +75,7 @@ TEST_P(Verify, EqualModelsPass) {
             Replica<double> model(group, view());
             for (std::int64_t i = 0; i < count; ++i) model.add(numbered("p", i), {i % 7, 3});
             model.context.commit();
-            EXPECT_EQ(ddp_context_param_count(model.context.get()), count) << "rank " << rank;
+            EXPECT_EQ(model.context.stats().param_count, count) << "rank " << rank;
         }
     });
 }

@@ -1,6 +1,6 @@
 // A built-in hook's name and options as text: a line, and the rest.
 #include "fuzz/target.h"
-#include "hooks/options.h"
+#include "hooks/builtin.h"
 #include "rendezvous/store.h"
 
 namespace fuzz::hook_options {

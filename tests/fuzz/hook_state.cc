@@ -61,12 +61,11 @@ public:
         std::size_t size = 0;
         require(ddp_hook_state_save(context_, &data, &size, nullptr));
         std::string file(static_cast<const char*>(data), size);
-        ddp_bytes_free(data);
+        ddp_free(data);
         return file;
     }
     ddp_status step() {
-        for (ddp_param param = 0; param < ddp_context_param_count(context_); ++param)
-            require(ddp_grad_ready(context_, param, nullptr));
+        for (ddp_param param = 0; param < count_; ++param) require(ddp_grad_ready(context_, param, nullptr));
         return ddp_finalize(context_, nullptr);
     }
 
@@ -82,10 +81,12 @@ private:
         desc.dtype = dtype;
         ddp_param param = -1;
         require(ddp_register_param(context_, &desc, &param, nullptr));
+        count_ = param + 1;
     }
 
     ddp_group* group_ = nullptr;
     ddp_context* context_ = nullptr;
+    ddp_param count_ = 0;
 };
 
 // As the library writes it.

@@ -21,7 +21,7 @@ void read_known(std::string_view text) {
     accepts([&] {
         OptionReader reader(text, "options");
         reader.integer("integer", integer, -5, 100);
-        reader.real("real", real);
+        reader.real("real", real, -1);
         reader.flag("flag", flag);
         reader.take("text");
         reader.finish();

@@ -75,7 +75,6 @@ void Program::step() {
                                      &Program::set_group,
                                      &Program::averager,
                                      &Program::use_hook,
-                                     &Program::use_typed_hook,
                                      &Program::compress_hook,
                                      &Program::hook_then,
                                      &Program::set_hook,

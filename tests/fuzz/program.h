@@ -117,7 +117,6 @@ private:
 
     // program_hooks.cc
     void use_hook();
-    void use_typed_hook();
     void compress_hook() { call(ddp_compress_hook, handle(), static_cast<ddp_dtype>(bytes_.below(11))); }
     void hook_then();
     void set_hook();

@@ -230,7 +230,7 @@ void Program::plan() {
     ddp_context* const context = handle();
     char* saved = nullptr;
     if (call(ddp_plan_save, context, odd() ? nullptr : &saved) == DDP_OK) plan_ = saved;
-    ddp_text_free(saved);
+    ddp_free(saved);
     if (bytes_.flag()) return;
     const std::string given = odd() ? std::string(bytes_.piece()) : plan_;
     call(ddp_plan_adopt, handle(), given.c_str());
@@ -267,18 +267,13 @@ void Program::ask() {
     const Context& context = any_context();
     ddp_context* const asked = odd() ? nullptr : context.handle;
     const ddp_param which = param(context);
-    const std::int32_t params = ddp_context_param_count(asked), buckets = ddp_context_bucket_count(asked);
-    check(!asked || params == static_cast<std::int32_t>(context.params.size()), "a context has other parameters");
+    const std::int32_t buckets = ddp_context_bucket_count(asked);
     check(ddp_context_param_bucket(asked, which) < std::max(buckets, 0), "a parameter is in no bucket");
-    ddp_context_bucket_bytes(asked, which);
     ddp_layout_generation(asked);
     ddp_skipped(asked, which);
     check((ddp_hook_name(asked) == nullptr) == (asked == nullptr), "a hook has no name");
     std::int32_t used = 0;
     call(ddp_param_used, asked, which, odd() ? nullptr : &used);
-    ddp_param found = -1;
-    const std::string name = text({"a", "b", "d.bias"});
-    call(ddp_context_find_param, asked, odd() ? nullptr : name.c_str(), &found);
 }
 
 // Seldom, because everything after it fails.
@@ -325,7 +320,7 @@ void Program::outer_optimizer(ddp_averager* averager) {
     std::size_t size = 0;
     if (call(ddp_averager_state_save, averager, odd() ? nullptr : &data, &size) != DDP_OK) return;
     std::string state(static_cast<const char*>(data), size);
-    ddp_bytes_free(data);
+    ddp_free(data);
     check(call(ddp_averager_state_load, averager, state.data(), state.size()) == DDP_OK,
           "an averager does not load what it has saved");
     if (odd()) state[bytes_.number<std::uint16_t>() % state.size()] = static_cast<char>(bytes_.byte());

@@ -73,61 +73,6 @@ void Program::use_hook() {
     call(ddp_use_hook, handle(), odd() ? nullptr : name.c_str(), odd() ? nullptr : options.c_str());
 }
 
-void Program::use_typed_hook() {
-    ddp_context* const context = handle();
-    switch (bytes_.below(5)) {
-        case 0: {
-            Roomy<ddp_powersgd_options> options;
-            ddp_powersgd_options_init(&options);
-            options.rank = odd() ? bytes_.number<std::int32_t>() : static_cast<std::int32_t>(bytes_.below(5));
-            options.flags = static_cast<std::uint32_t>(bytes_.below(64));
-            options.start_step = static_cast<std::int8_t>(bytes_.byte());
-            options.min_compression_rate = odd() ? bytes_.number<std::int64_t>() : 0.5;
-            options.stats_interval = static_cast<std::int8_t>(bytes_.byte());
-            options.seed = bytes_.byte();
-            spoil_size(options);
-            call(ddp_use_powersgd, context, odd() ? nullptr : &options);
-            break;
-        }
-        case 1: {
-            Roomy<ddp_quantize_options> options;
-            ddp_quantize_options_init(&options);
-            options.block = odd() ? bytes_.number<std::int64_t>() : static_cast<std::int64_t>(bytes_.below(9));
-            options.min_elements = static_cast<std::int8_t>(bytes_.byte());
-            spoil_size(options);
-            call(ddp_use_quantize, context, odd() ? nullptr : &options);
-            break;
-        }
-        case 2: {
-            Roomy<ddp_onebit_options> options;
-            ddp_onebit_options_init(&options);
-            options.block = odd() ? bytes_.number<std::int64_t>() : static_cast<std::int64_t>(8 * bytes_.below(9));
-            options.min_elements = static_cast<std::int8_t>(bytes_.byte());
-            spoil_size(options);
-            call(ddp_use_onebit, context, odd() ? nullptr : &options);
-            break;
-        }
-        case 3: {
-            static const double ratios[] = {0, 0.01, 0.5, 1, 2, -1, 1e-300, 0.0 / 0.0};
-            Roomy<ddp_topk_options> options;
-            ddp_topk_options_init(&options);
-            options.ratio = ratios[bytes_.below(8)];
-            options.min_elements = static_cast<std::int8_t>(bytes_.byte());
-            spoil_size(options);
-            call(ddp_use_topk, context, odd() ? nullptr : &options);
-            break;
-        }
-        default: {
-            Roomy<ddp_local_sgd_options> options;
-            ddp_local_sgd_options_init(&options);
-            options.start_step = static_cast<std::int8_t>(bytes_.byte());
-            options.subgroup = bytes_.flag() ? group_ : nullptr;
-            spoil_size(options);
-            call(ddp_use_local_sgd, context, odd() ? nullptr : &options);
-        }
-    }
-}
-
 void Program::hook_then() {
     ddp_context* const context = handle();
     const auto then = [](void* data, ddp_group*, ddp_bucket* bucket, ddp_error** error) -> ddp_status {
@@ -177,7 +122,7 @@ void Program::save_state() {
     std::size_t size = 0;
     if (call(ddp_hook_state_save, context, odd() ? nullptr : &data, &size) != DDP_OK) return;
     state_.assign(static_cast<const char*>(data), size);
-    ddp_bytes_free(data);
+    ddp_free(data);
     check(call(ddp_hook_state_load, context, state_.data(), state_.size(), std::uint32_t{0}) == DDP_OK,
           "a hook does not load what it has saved");
 }

@@ -324,7 +324,7 @@ std::vector<unsigned char> state_of(ddp_context* context) {
     OK(ddp_hook_state_save(context, &data, &size, &error));
     const auto* bytes = static_cast<const unsigned char*>(data);
     std::vector<unsigned char> state(bytes, bytes + size);
-    ddp_bytes_free(data);
+    ddp_free(data);
     return state;
 }
 

@@ -40,12 +40,6 @@ bool can_convert(ddp_dtype from, ddp_dtype to) {
     return from == to || (is_floating(from) && is_floating(to) && is_complex(from) == is_complex(to));
 }
 
-TEST(Gpu, DescribesItself) {
-    const std::string line = describe_device(kFirst);
-    EXPECT_NE(line.find("sm_"), std::string::npos) << line;
-    RecordProperty("device", line);
-}
-
 TEST(Gpu, MemoryIsZeroedAndFoundAgain) {
     Gpu gpu;
     for (int round = 0; round < 3; ++round) {

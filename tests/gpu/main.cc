@@ -11,6 +11,5 @@ int main(int argc, char** argv) {
         std::printf("skipped: %s\n", why.c_str());
         return 0;
     }
-    std::printf("on %s\n", libddp::describe_device(libddp::testing_gpu::kFirst).c_str());
     return RUN_ALL_TESTS();
 }

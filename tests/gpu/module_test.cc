@@ -1,4 +1,6 @@
 // The module on any machine.
+#include "util/module.h"
+
 #include <ddp/ddp.h>
 #include <gtest/gtest.h>
 
@@ -7,14 +9,13 @@
 
 #include "device/device.h"
 #include "util/error.h"
-#include "util/version.h"
 
 namespace libddp {
 namespace {
 
 TEST(CudaModule, LoadsAndSaysItsVersion) {
     const ddp_device_module& module = device_module(DDP_DEVICE_CUDA);
-    EXPECT_STREQ(module.version, kVersion);
+    EXPECT_STREQ(module.build, build_identity());
     EXPECT_STREQ(module.name, "cuda");
 }
 

@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "hooks/options.h"
+#include "hooks/builtin.h"
 #include "hooks/state.h"
 #include "util/error.h"
 
@@ -47,8 +47,8 @@ std::map<std::int32_t, std::vector<float>> kept(const libddp::Hook& hook) {
 }
 
 TEST(GatherState, LoadsAllOrNothing) {
-    for (const auto& hook :
-         {libddp::make_onebit(libddp::onebit_defaults()), libddp::make_topk(libddp::topk_defaults())}) {
+    for (const char* name : {"onebit", "topk"}) {
+        const auto hook = libddp::make_hook(name, "", nullptr);
         EXPECT_TRUE(kept(*hook).empty());
         HookState good, bad;
         good.arrays = {error_of(2), error_of(7)};
@@ -62,10 +62,10 @@ TEST(GatherState, LoadsAllOrNothing) {
         expect_refused(*hook, bad, "'error'");
         bad.arrays.back() = error_of(5);
         bad.arrays.back().dtype = DDP_I32;
-        expect_refused(*hook, bad, "parameter 5 is not a list");
+        expect_refused(*hook, bad, "parameter 5 has shape");
         bad.arrays.back() = error_of(5);
         bad.arrays.back().shape = {3, 1};
-        expect_refused(*hook, bad, "parameter 5 is not a list");
+        expect_refused(*hook, bad, "parameter 5 has shape");
         EXPECT_EQ(kept(*hook), (std::map<std::int32_t, std::vector<float>>{{2, kError}, {7, kError}}));
 
         // Arrays that a state does not have start at zero.
@@ -75,8 +75,14 @@ TEST(GatherState, LoadsAllOrNothing) {
     }
 }
 
+TEST(GatherState, RatiosThatDifferHaveOtherOptions) {
+    const auto options = [](const char* text) { return libddp::make_hook("topk", text, nullptr)->options(); };
+    EXPECT_NE(options("ratio=0.1000001"), options("ratio=0.1")) << "ranks compare them";
+    EXPECT_EQ(options("ratio=0.01"), options("")) << "the default";
+}
+
 TEST(GatherState, QuantizationKeepsNothing) {
-    const auto hook = libddp::make_quantize(libddp::quantize_defaults());
+    const auto hook = libddp::make_hook("quantize_per_tensor", "", nullptr);
     HookState state;
     hook->save(state);
     EXPECT_TRUE(state.arrays.empty());

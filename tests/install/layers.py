@@ -66,9 +66,9 @@ FORBIDDEN = {
     "a path of one machine": re.compile(r"(?<![\w.$}-])/" + r"work/"),
 }
 
-# A function of the C ABI, and the name that it gives to guard().
+# A function of the C ABI, and the name that it gives to guard() or step_call().
 PUBLIC = re.compile(r"^[A-Za-z]\w*[\w* ]* \*?(ddp_\w+)\(")
-GUARD = re.compile(r"(?<!ddp_status )\bguard(?:<[\w:]+>)?\((?:error|nullptr), (\S*),")
+GUARD = re.compile(r"(?<!ddp_status )\b(?:guard(?:<[\w:]+>)?\((?:error|nullptr)|step_call\(context, error), (\S*),")
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]')
 # from .work import Work; from . import _ddp
@@ -137,7 +137,7 @@ def faults_of(path, text):
             yield number, f"{fault}: {line.strip()}"
         if folder.split("/")[0] == "tools" and "sys.path" in line and "tests" in line:
             yield number, f"tools may not import from tests: {line.strip()}"
-        if folder == "lib/capi":
+        if folder == "lib/capi" and path.endswith(".cc"):
             public = match[1] if (match := PUBLIC.match(line)) else public
             for name in GUARD.findall(line):
                 if name != f'"{public}"':

@@ -161,7 +161,7 @@ std::string Store::await(const std::string& key) {
     std::size_t size = 0;
     Outcome outcome;
     outcome.check(ddp_store_get(store_.get(), key.c_str(), kCallBound.count(), &value, &size, outcome.out()));
-    const std::unique_ptr<void, decltype(&ddp_store_value_free)> owner(value, ddp_store_value_free);
+    const std::unique_ptr<void, decltype(&ddp_free)> owner(value, ddp_free);
     return std::string(static_cast<const char*>(value), size);
 }
 
@@ -177,7 +177,7 @@ std::vector<std::string> Store::list(const std::string& prefix) {
     std::size_t size = 0;
     Outcome outcome;
     outcome.check(ddp_store_list_keys(store_.get(), prefix.c_str(), &keys, &size, outcome.out()));
-    const std::unique_ptr<void, decltype(&ddp_store_value_free)> owner(keys, ddp_store_value_free);
+    const std::unique_ptr<void, decltype(&ddp_free)> owner(keys, ddp_free);
     std::vector<std::string> list;
     const char* const text = static_cast<const char*>(keys);
     for (std::size_t at = 0; at < size; at += list.back().size() + 1) list.emplace_back(text + at);

@@ -27,8 +27,8 @@ include("LibDDP.jl")
 import .LibDDP
 using .LibDDP: ddp_error, ddp_store, ddp_group, ddp_work, ddp_context, ddp_layout, ddp_averager, ddp_elastic
 
-# Not exported, because programs have such names themselves: check, plan, stats, version, features, device, cuda, pointer_of,
-# stream_of, device_count, device_describe, mark, set_workload,
+# Not exported, because programs have such names themselves: check, plan, stats, version, device, cuda, pointer_of,
+# stream_of, device_count, mark, set_workload,
 # set_blame_signal.
 export Group, Context, Parameter, Work, Store, Bucket, Gradient, Averager, Elastic, Stats, DDPError
 export environment, backend_available
@@ -38,9 +38,9 @@ export register!, register_slices!, register_buffer!, commit!, step_begin!, grad
 export finalize!, finalize_async!, wait_param, discard!, set_sync!, no_sync, grad_view, layout_generation, sparse_gradient
 export set_stream!, grad_ready_on, finalize_on!, finalize_enqueue!, wait_param_on
 export mark_unused!, param_used, set_frozen!, skip!, skipped, set_weight!, join!
-export bucket_count, param_bucket, bucket_bytes, find_param, request_rebuild!, adopt_plan!, bucket_sizes, ready_order
+export bucket_count, param_bucket, request_rebuild!, adopt_plan!, bucket_sizes, ready_order
 export average_parameters!, set_outer!, averager_state, load_averager_state!, set_group!
-export set_hook!, use_hook!, use_local_sgd!, compress_hook!, hook_then!, hook_name, hook_state, load_hook_state!
+export set_hook!, use_hook!, compress_hook!, hook_then!, hook_name, hook_state, load_hook_state!
 export set_buffer_hook!, set_reduced_callback!, set_buffer!, step!
 export DataParallel, mean_gradients, DistributedOptimizer, synchronize!!, DistributedDataContainer
 export add_context!, add_averager!, add_state!, set_step!, begin_step!, confirm_member, announce_leave!, leave!, shard_range
@@ -76,9 +76,6 @@ const SUM, AVG, PROD, MIN, MAX = LibDDP.DDP_SUM, LibDDP.DDP_AVG, LibDDP.DDP_PROD
 
 "The version of the loaded library."
 version() = VersionNumber(unsafe_string(LibDDP.ddp_version()))
-
-"What the loaded library was built with: words separated by spaces."
-features() = unsafe_string(LibDDP.ddp_features())
 
 function __init__()
     load_library()

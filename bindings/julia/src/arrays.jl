@@ -132,7 +132,7 @@ bytes_of(what, other) = throw(ArgumentError("$what: bytes or a string are expect
 "Copies text that C gave, and frees it."
 function take_text(given::Ptr{UInt8})
     copied = unsafe_string(given)
-    LibDDP.ddp_text_free(given)
+    LibDDP.ddp_free(given)
     return copied
 end
 

@@ -61,7 +61,7 @@ end
 "The number of counted steps and the state of the outer optimizer, in the safetensors format; the same on every rank."
 function averager_state(averager::Averager)
     data, size = Ref{Ptr{Cvoid}}(C_NULL), Ref{Csize_t}(0)
-    take() = take_bytes(data[], size[], LibDDP.ddp_bytes_free)
+    take() = take_bytes(data[], size[], LibDDP.ddp_free)
     return in_context(() -> call(LibDDP.ddp_averager_state_save, averager.handle, data, size; keep=take), averager)
 end
 

@@ -7,13 +7,6 @@ bucket_count(ctx::Context) = Int(ask(LibDDP.ddp_context_bucket_count, ctx.handle
 param_bucket(ctx::Context, parameter::Parameter) =
     Int(ask(LibDDP.ddp_context_param_bucket, ctx.handle, index_of(ctx, parameter)))
 
-"Bytes of gradients in a bucket."
-bucket_bytes(ctx::Context, bucket::Integer) = Int(ask(LibDDP.ddp_context_bucket_bytes, ctx.handle, Int32(bucket)))
-
-"The parameter with this name."
-find_param(ctx::Context, name::AbstractString) =
-    ctx.parameters[number_from(LibDDP.ddp_context_find_param, Int32, ctx.handle, String(name)) + 1]
-
 "Records the ready order again in the next synced step, and rebuilds the buckets in this order."
 request_rebuild!(ctx::Context) = call(LibDDP.ddp_request_rebuild, ctx.handle)
 

@@ -72,9 +72,3 @@ function device_count()
     call(LibDDP.ddp_device_count, LibDDP.DDP_DEVICE_CUDA, devices)
     return Int(devices[])
 end
-
-"A line about a device: its name, memory and driver."
-function device_describe(device::Device)
-    text = Ref{Ptr{UInt8}}(C_NULL)
-    return call(LibDDP.ddp_device_describe, device.kind, device.index, text; keep=() -> take_text(text[]))
-end

@@ -50,14 +50,6 @@ function use_hook!(ctx::Context, name::AbstractString; options...)
     return call(LibDDP.ddp_use_hook, ctx.handle, String(name), list)
 end
 
-"Post-local SGD with the caller's own group."
-function use_local_sgd!(ctx::Context; start_step::Integer=1000, subgroup::Union{Group,Nothing}=nothing)
-    install(pointer) = call(LibDDP.ddp_use_local_sgd, ctx.handle,
-                            Ref(options(LibDDP.ddp_local_sgd_options_init_sized, LibDDP.ddp_local_sgd_options,
-                                        (start_step=Int64(start_step), subgroup=pointer))))
-    return subgroup === nothing ? install(Ptr{ddp_group}(C_NULL)) : using_group(install, subgroup)
-end
-
 "Wraps the installed hook: it receives buckets cast to Float16 or DDP.BF16."
 compress_hook!(ctx::Context, type) = call(LibDDP.ddp_compress_hook, ctx.handle, dtype_of("type", type))
 
@@ -67,7 +59,7 @@ hook_name(ctx::Context) = ask(pointer -> unsafe_string(LibDDP.ddp_hook_name(poin
 "The state of this rank's hook, in the safetensors format."
 function hook_state(ctx::Context)
     data, size = Ref{Ptr{Cvoid}}(C_NULL), Ref{Csize_t}(0)
-    return call(LibDDP.ddp_hook_state_save, ctx.handle, data, size; keep=() -> take_bytes(data[], size[], LibDDP.ddp_bytes_free))
+    return call(LibDDP.ddp_hook_state_save, ctx.handle, data, size; keep=() -> take_bytes(data[], size[], LibDDP.ddp_free))
 end
 
 "Loads a saved state. shared_only: only what is the same on every rank, for another world size."

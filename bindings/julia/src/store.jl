@@ -46,7 +46,7 @@ Base.getproperty(store::Store, name::Symbol) =
 
 function bytes_from(f::F, handle::Handle, args...) where {F}
     value, size = Ref{Ptr{Cvoid}}(C_NULL), Ref{Csize_t}(0)
-    return call(f, handle, args..., value, size; keep=() -> take_bytes(value[], size[], LibDDP.ddp_store_value_free))
+    return call(f, handle, args..., value, size; keep=() -> take_bytes(value[], size[], LibDDP.ddp_free))
 end
 
 "What wrap makes of the number or pointer that f gives."

@@ -38,7 +38,7 @@ SUM, AVG, PROD, MIN, MAX = _ddp.DDP_SUM, _ddp.DDP_AVG, _ddp.DDP_PROD, _ddp.DDP_M
 
 __all__ = [
     "Averager", "Bucket", "Context", "DistributedSampler", "Elastic", "ElasticSampler", "ElasticStep", "Environment", "Gradient", "Group", "Memory", "Parameter", "Stats", "Store", "Work",
-    "backend_available", "device_count", "device_describe", "dtype_name", "environment", "features", "mark", "set_blame_signal", "set_workload", "shard_range",
+    "backend_available", "device_count", "dtype_name", "environment", "mark", "set_blame_signal", "set_workload", "shard_range",
     "__version__",
     "F16", "BF16", "F32", "F64", "I32", "I64", "U8", "C64", "C128", "SUM", "AVG", "PROD", "MIN", "MAX",
     "AbortedError", "AlreadyExistsError", "CallbackError", "Error", "IOError", "InternalError", "InterruptedError",
@@ -50,19 +50,10 @@ __all__ = [
 __version__ = _ddp.ddp_version()
 
 
-def features() -> str:
-    """The features that the library was built with: words separated by spaces."""
-    return _ddp.ddp_features()
-
-
 def device_count(kind: str = "cuda") -> int:
     """The number of devices; an Error says why there is none."""
     return _ddp.ddp_device_count(device_of(kind)[0])
 
-
-def device_describe(device: str) -> str:
-    """A line about a device: its name, memory and driver."""
-    return _ddp.ddp_device_describe(*device_of(device))
 
 
 def dtype_name(dtype: DtypeLike) -> str:

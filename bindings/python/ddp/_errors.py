@@ -41,7 +41,7 @@ class InvalidStateError(Error, RuntimeError):
 
 
 class NotFoundError(Error, LookupError):
-    """No such key, parameter, backend or file."""
+    """No such backend or module, or no launcher."""
 
 
 class AlreadyExistsError(Error):

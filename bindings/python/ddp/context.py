@@ -282,14 +282,6 @@ class Context(DeviceMethods, HookMethods):
         """The bucket that a parameter is in."""
         return _ddp.ddp_context_param_bucket(self._handle, param)
 
-    def bucket_bytes(self, bucket: int) -> int:
-        """Bytes of gradients in a bucket."""
-        return _ddp.ddp_context_bucket_bytes(self._handle, bucket)
-
-    def find(self, name: str) -> Parameter:
-        """The parameter with this name."""
-        return self.parameters[_ddp.ddp_context_find_param(self._handle, name)]
-
     def request_rebuild(self) -> None:
         """Records the ready order again in the next synced step, and rebuilds the buckets in this order."""
         _ddp.ddp_request_rebuild(self._handle)

@@ -29,13 +29,6 @@ class HookMethods(ContextState):
         texts = (f"{key}={int(value) if isinstance(value, bool) else value}" for key, value in options.items())
         _ddp.ddp_use_hook(self._handle, name, ",".join(texts))
 
-    def use_local_sgd(self, start_step: int = 1000, subgroup: Optional[Group] = None) -> None:
-        """Post-local SGD with the caller's own group."""
-        options = _ddp.ddp_local_sgd_options()
-        options.start_step = start_step
-        options.subgroup = subgroup
-        _ddp.ddp_use_local_sgd(self._handle, options)
-
     def compress_hook(self, dtype: DtypeLike) -> None:
         """Wraps the installed hook: it receives buckets cast to f16 or bf16."""
         _ddp.ddp_compress_hook(self._handle, dtype_of(dtype))

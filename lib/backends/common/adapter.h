@@ -1,15 +1,12 @@
 // From a transport written as a C++ class to the C functions of ddp_backend.
 #pragma once
 
-#include <algorithm>
-#include <cstring>
 #include <map>
 #include <memory>
 #include <mutex>
-#include <new>
 
 #include "ddp/backend.h"
-#include "util/error.h"
+#include "util/boundary.h"
 
 namespace libddp::backend {
 
@@ -77,12 +74,7 @@ public:
     template <class Call>
     static ddp_status guarded(ddp_backend_failure* failure, Call call) noexcept {
         [[maybe_unused]] const Guard guard;
-        try {
-            call();
-            return DDP_OK;
-        } catch (...) {
-            return report(caught(), failure);
-        }
+        return at_boundary(failure, call);
     }
 
 private:
@@ -122,14 +114,6 @@ private:
         // Never destroyed: an abort may come from another thread while the process exits.
         static LiveTransports& transports = *new LiveTransports;
         return transports;
-    }
-
-    static ddp_status report(const ErrorInfo& info, ddp_backend_failure* failure) {
-        failure->rank = info.rank;
-        const std::size_t size = std::min(info.message.size(), sizeof failure->message - 1);
-        std::memcpy(failure->message, info.message.data(), size);
-        failure->message[size] = '\0';
-        return info.code;
     }
 };
 

@@ -3,12 +3,10 @@
 
 #include <cuda_runtime_api.h>
 
-#include <algorithm>
-#include <cstring>
 #include <string>
 
 #include "device/device_module.h"
-#include "util/error.h"
+#include "util/boundary.h"
 
 namespace libddp::cuda {
 
@@ -49,8 +47,6 @@ private:
     bool pushed_ = false;
 };
 
-// From C++ that throws to the module's C functions.
-
 // Calls of the CUDA runtime that are forbidden while another thread captures a stream into a graph, unless this thread says that
 // they have nothing to do with that.
 class BesideCaptures {
@@ -65,22 +61,8 @@ private:
 };
 
 template <class Call>
-ddp_status guarded(ddp_device_failure* failure, Call call) noexcept {
-    try {
-        call();
-        return DDP_OK;
-    } catch (...) {
-        const ErrorInfo info = caught();
-        const std::size_t size = std::min(info.message.size(), sizeof failure->message - 1);
-        std::memcpy(failure->message, info.message.data(), size);
-        failure->message[size] = '\0';
-        return info.code;
-    }
-}
-
-template <class Call>
 ddp_status guarded_on(int device, ddp_device_failure* failure, Call call) noexcept {
-    return guarded(failure, [&] {
+    return at_boundary(failure, [&] {
         const OnDevice current(device);
         const BesideCaptures beside;
         // Clears the error of a call whose result nobody wants: it would be taken for the error of the next kernel.

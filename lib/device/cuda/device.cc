@@ -6,7 +6,7 @@
 
 #include "device/cuda/check.h"
 #include "device/cuda/memory.h"
-#include "util/version.h"
+#include "util/module.h"
 
 namespace libddp::cuda {
 namespace {
@@ -29,24 +29,7 @@ bool is_done(cudaEvent_t event) {
 }
 
 ddp_status count(std::int32_t* count, ddp_device_failure* failure) {
-    return guarded(failure, [&] { *count = device_count(); });
-}
-
-ddp_status describe(std::int32_t device, char* text, std::size_t size, ddp_device_failure* failure) {
-    return guarded(failure, [&] {
-        const int devices = device_count();
-        if (device < 0 || device >= devices)
-            fail(DDP_ERROR_INVALID_ARGUMENT, "there is no CUDA device ", device, ": this process sees ", devices);
-        cudaDeviceProp properties;
-        check(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties");
-        int driver = 0;
-        check(cudaDriverGetVersion(&driver), "cudaDriverGetVersion");
-        std::snprintf(
-            text, size, "%s",
-            str(properties.name, ", sm_", properties.major, properties.minor, ", ", properties.totalGlobalMem >> 20,
-                " MiB, driver for CUDA ", version_text(driver), ", runtime ", version_text(CUDART_VERSION))
-                .c_str());
-    });
+    return at_boundary(failure, [&] { *count = device_count(); });
 }
 
 ddp_status stream_create(std::int32_t device, void** stream, ddp_device_failure* failure) {
@@ -126,14 +109,13 @@ ddp_status event_wait(std::int32_t device, void* event, std::int64_t timeout_ns,
     });
 }
 
-constexpr ddp_device_module kModule = {
+const ddp_device_module kModule = {
     sizeof(ddp_device_module),
-    kVersion,
+    build_identity(),
     "cuda",
     DDP_DEVICE_CUDA,
     0,
     count,
-    describe,
     device_of,
     allocate,
     deallocate,

@@ -76,7 +76,7 @@ void* allocate_in_order(int device, std::size_t bytes, cudaStream_t stream) {
 }
 
 ddp_status device_of(const void* pointer, ddp_device* device, ddp_device_failure* failure) {
-    return guarded(failure, [&] {
+    return at_boundary(failure, [&] {
         *device = {DDP_DEVICE_CPU, 0};
         cudaPointerAttributes attributes{};
         const OnSomeDevice current;
@@ -179,7 +179,7 @@ void* allocate_new(std::size_t bytes) {
 }  // namespace
 
 ddp_status allocate_host(std::size_t bytes, void** memory, ddp_device_failure* failure) {
-    return guarded(failure, [&] {
+    return at_boundary(failure, [&] {
         *memory = take_idle(bytes);
         if (*memory) return;
         const OnSomeDevice current;
@@ -190,7 +190,7 @@ ddp_status allocate_host(std::size_t bytes, void** memory, ddp_device_failure* f
 
 void deallocate_host(void* memory) {
     ddp_device_failure ignored;  // short of memory: then it is kept for nobody
-    guarded(&ignored, [&] {
+    at_boundary(&ignored, [&] {
         Kept& k = kept();
         const std::lock_guard lock(k.mutex);
         k.idle.emplace(k.sizes.at(memory), memory);

@@ -4,7 +4,6 @@
 #include "ddp/status.h"
 #include "rendezvous/etcd/store.h"
 #include "rendezvous/store_module.h"
-#include "util/version.h"
 
 namespace {
 
@@ -20,7 +19,7 @@ std::shared_ptr<StoreEngine> open(const EtcdAddress& address, const std::string&
 extern "C" {
 
 DDP_API const StoreModule* ddp_store_entry(void) {
-    static constexpr StoreModule module{kVersion, open};
+    static const StoreModule module{build_identity(), open};
     return &module;
 }
 

@@ -96,7 +96,7 @@ void be_a_client(const std::string& uri, int number, int all, Moments& moments) 
     std::size_t size = 0;
     result.check(ddp_store_get(store, "go", kTimeoutMs, &value, &size, result));
     Moments::at(moments.heard);
-    ddp_store_value_free(value);
+    ddp_free(value);
     meet(store, "end", all);
 }
 

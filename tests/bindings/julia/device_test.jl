@@ -137,14 +137,7 @@ end
 end
 
 @testset "devices" begin
-    count = DDP.device_count()
-    last = DDP.device_describe(DDP.cuda(count - 1))
-    if ccall(fake_at, Cint, ()) == 1
-        @test count == 2 && occursin("fake device 1", last)
-    else
-        println("on ", last)
-    end
-    fails(() -> DDP.device_describe(DDP.cuda(count)), C.DDP_ERROR_UNSUPPORTED, "cuda:$count")
+    @test ccall(fake_at, Cint, ()) != 1 || DDP.device_count() == 2
     @test DDP.stream_of(7) == Ptr{Cvoid}(7) && DDP.stream_of(nothing) == C_NULL
     @test DDP.device(reshape(view(GpuArray(0, 4), 1:2), 2, 1)) == DDP.cuda(0) && DDP.device(1:3) == DDP.CPU
 end

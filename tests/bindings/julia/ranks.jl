@@ -97,9 +97,8 @@ end
         train(ctx)
         figures = stats(ctx)
         @test (figures.steps, figures.synced_steps, figures.param_count) == (3, 3, 4)
-        @test sum(bucket_sizes(ctx)) == figures.param_bytes == sum(bucket_bytes(ctx, i) for i in 0:(bucket_count(ctx) - 1))
+        @test sum(bucket_sizes(ctx)) == figures.param_bytes
         @test ready_order(ctx) == ctx.parameters
-        @test find_param(ctx, "p2") === ctx.parameters[3]
         @test 0 <= param_bucket(ctx, ctx.parameters[1]) < bucket_count(ctx)
         saved = plan(ctx)
         request_rebuild!(ctx)
@@ -246,7 +245,7 @@ end
         load_hook_state!(ctx, hook_state(ctx))
         compress_hook!(ctx, DDP.BF16)
         @test occursin("powersgd", hook_name(ctx))
-        use_local_sgd!(ctx; start_step=5)
+        use_hook!(ctx, "post_local_sgd"; start=5)
         average_parameters!(ctx)
     end
 end

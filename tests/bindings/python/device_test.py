@@ -244,12 +244,11 @@ class OnGpu(unittest.TestCase):
         with self.assertRaisesRegex(ddp.Error, "one place"):
             self.group.allreduce(host, send=array)
         with self.assertRaisesRegex(ValueError, "gpu:0"):
-            ddp.device_describe("gpu:0")
+            ddp.device_count("gpu:0")
 
     def test_devices(self):
         self.assertEqual(ddp.device_count(), 2)
         self.assertEqual(ddp.device_count("cpu"), 1)
-        self.assertTrue(ddp.device_describe("cuda:1"))
 
 
 if __name__ == "__main__":

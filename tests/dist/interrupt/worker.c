@@ -81,7 +81,7 @@ static void use_store(const char* uri, int is_server) {
     need(ddp_store_set(store, "key", "value", 5, &error), &error);
     need(ddp_store_get(store, "key", 0, &value, &size, &error), &error);
     puts(size == 5 ? "the store works" : "the store is broken");
-    ddp_store_value_free(value);
+    ddp_free(value);
     ddp_store_free(store);
 }
 

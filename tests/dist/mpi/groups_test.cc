@@ -164,7 +164,7 @@ TEST(MpiSplit, WhereRanksAreStaysInTheStoreOnlyUntilTheyHaveConnected) {
     const std::string text(static_cast<const char*>(keys), size);
     EXPECT_GT(size, 0u);
     EXPECT_EQ(text.find("place/"), std::string::npos) << text;
-    ddp_store_value_free(keys);
+    ddp_free(keys);
     ddp_store_free(store);
     all.barrier();
 }

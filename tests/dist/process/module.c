@@ -18,7 +18,7 @@ static ddp_status create(const ddp_backend_host* host, void** transport, ddp_bac
     host->store_value_free(value);
     const ddp_status deleted = host->store_delete(host->handle, key, &ignored);
     const ddp_status again = host->store_delete(host->handle, key, &ignored);
-    const ddp_status gone = host->store_get(host->handle, key, 1, &value, &size, &ignored);
+    const ddp_status gone = host->store_get(host->handle, key, -1, &value, &size, &ignored);
     snprintf(failure->message, sizeof failure->message, "set %d, found %d %d, deleted %d %d, gone %d", (int)set,
              (int)found, same, (int)deleted, (int)again, gone == DDP_ERROR_TIMEOUT);
     return DDP_ERROR_UNSUPPORTED;

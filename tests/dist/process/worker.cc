@@ -186,7 +186,7 @@ void save(Program& program, const std::string& path) {
     std::size_t size = 0;
     ddp::detail::call(ddp_hook_state_save, program.of_group().context.get(), &data, &size);
     std::ofstream(path, std::ios::binary).write(static_cast<const char*>(data), static_cast<std::streamsize>(size));
-    ddp_bytes_free(data);
+    ddp_free(data);
 }
 
 void load(Program& program, const std::string& path) {

@@ -1,4 +1,6 @@
 // The fake devices as a module: every operation is put on its stream and works there through the second mapping.
+#include "util/module.h"
+
 #include <atomic>
 #include <chrono>
 #include <cstdio>
@@ -16,7 +18,6 @@
 #include "support/fake_device/low_rank.h"
 #include "support/fake_device/memory.h"
 #include "support/fake_device/stream.h"
-#include "util/version.h"
 
 using namespace fake;
 
@@ -34,11 +35,6 @@ ddp_status set_failure(ddp_device_failure* failure, ddp_status status, const cha
 ddp_status count(int32_t* result, ddp_device_failure* failure) {
     if (devices == 0) return set_failure(failure, DDP_ERROR_UNAVAILABLE, "no device: the test took them away");
     *result = devices;
-    return DDP_OK;
-}
-
-ddp_status describe(int32_t device, char* text, size_t size, ddp_device_failure*) {
-    std::snprintf(text, size, "fake device %d, made of threads", device);
     return DDP_OK;
 }
 
@@ -294,12 +290,11 @@ void release(void* memory) {
 
 extern "C" __attribute__((visibility("default"))) const ddp_device_module* ddp_device_entry(void) {
     static const ddp_device_module module = {sizeof(ddp_device_module),
-                                             libddp::kVersion,
+                                             libddp::build_identity(),
                                              "cuda",
                                              DDP_DEVICE_CUDA,
                                              0,
                                              count,
-                                             describe,
                                              device_of,
                                              allocate,
                                              deallocate,

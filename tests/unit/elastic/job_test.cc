@@ -11,7 +11,7 @@
 #include <random>
 #include <thread>
 
-#include "hooks/options.h"
+#include "hooks/builtin.h"
 #include "support.h"
 
 namespace libddp {
@@ -234,7 +234,7 @@ TEST_P(ElasticTraining, AStepThatIsDoneAgainCountsOnceForTheHook) {
     const Setting setting{GetParam(), {3, 3, testing::kLongMs}};
     const auto train = [&](bool dies) {
         Trainer trainer(*service_, setting);
-        trainer.context->set_hook(make_local_sgd(1000, nullptr));
+        trainer.context->set_hook(make_hook("post_local_sgd", "start=1000", trainer.context->group()));
         trainer.train(kSteps, [&] {
             if (dies && trainer.job->steps() == 10) throw Death();
         });

@@ -67,7 +67,7 @@ std::string plan_of(ddp_context* context) {
     char* text = nullptr;
     Result result;
     result.check(ddp_plan_save(context, &text, result));
-    const std::unique_ptr<char, decltype(&ddp_text_free)> owner(text, ddp_text_free);
+    const std::unique_ptr<char, decltype(&ddp_free)> owner(text, ddp_free);
     return text;
 }
 

@@ -23,11 +23,6 @@ public final class Ddp {
         return ddp.ddp_version();
     }
 
-    /** {@return what the library was built with: words separated by spaces} */
-    public static String features() {
-        return ddp.ddp_features();
-    }
-
     /**
      * {@return whether a group can be created with this backend}
      *

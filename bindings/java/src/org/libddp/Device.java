@@ -58,13 +58,6 @@ public record Device(Type type, int index) {
         return devices[0];
     }
 
-    /** {@return a line about the device: its name, memory and driver} */
-    public String describe() {
-        byte[][] text = new byte[1][];
-        ddp.ddp_device_describe(type.code, index, text);
-        return Text.of(text[0]);
-    }
-
     boolean isCpu() {
         return type == Type.CPU;
     }

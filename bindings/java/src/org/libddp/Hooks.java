@@ -85,24 +85,6 @@ public abstract class Hooks {
     }
 
     /**
-     * Post-local SGD with the caller's own group.
-     *
-     * @param startStep the number of synced steps in which the whole group averages gradients
-     * @param subgroup averages gradients afterwards, and is kept alive; null: gradients stay local
-     */
-    public void useLocalSgd(long startStep, Group subgroup) {
-        long at = subgroup == null ? 0 : Handle.enter(subgroup.handle); // the options hold its address
-        try (ddp_local_sgd_options options = new ddp_local_sgd_options()) {
-            options.setStart_step(startStep);
-            if (subgroup != null) options.setSubgroup(subgroup.handle);
-            ddp.ddp_use_local_sgd(handle, options);
-        } finally {
-            if (subgroup != null) Handle.leave(subgroup.handle, at);
-        }
-        if (subgroup != null) handle.keepAs("subgroup", subgroup);
-    }
-
-    /**
      * Wraps the installed hook: it receives buckets cast to a smaller type.
      *
      * @param dtype F16 or BF16
@@ -236,15 +218,6 @@ public abstract class Hooks {
     }
 
     /**
-     * {@return the bytes of gradients in a bucket, without gaps; -1 if there is no such bucket}
-     *
-     * @param bucket its index, from 0
-     */
-    public long bucketBytes(int bucket) {
-        return ddp.ddp_context_bucket_bytes(handle, bucket);
-    }
-
-    /**
      * {@return the bytes of gradients in each bucket}
      *
      * @param initial true: of the plan that commit made; false: of the plan in use
@@ -262,17 +235,6 @@ public abstract class Hooks {
         List<Parameter> order = new ArrayList<>();
         for (int each : list[0]) order.add(parameters().get(each));
         return order;
-    }
-
-    /**
-     * {@return the parameter with this name}
-     *
-     * @param name the registered name; any other throws {@link DdpException.NotFound}
-     */
-    public Parameter find(String name) {
-        int[] found = new int[1];
-        ddp.ddp_context_find_param(handle, name, found);
-        return parameters().get(found[0]);
     }
 
     /**

@@ -137,21 +137,18 @@ final class Words {
                 "ParameterBuilder.registerSlices", "set_comm_hook", "Context.setHook", "hook_state_save",
                 "Context.hookState", "hook_state_load", "Context.loadHookState", "set_reduced_callback",
                 "Context.setReducedFunction", "context_bucket_count", "Context.bucketCount", "context_param_bucket",
-                "Context.parameterBucket", "context_find_param", "Context.find", "stats_bucket_sizes",
-                "Context.bucketSizes", "stats_ready_order", "Context.readyOrder", "stats_get", "Context.stats",
-                "plan_save", "Context.plan", "plan_adopt", "Context.adoptPlan", "layout_hold", "Parameter.view",
-                "set_workload", "Mark.workload", "set_blame_signal", "Mark.blameSignal", "mark_begin", "Mark",
-                "mark_end", "Mark.close", "backend_register", "Ddp.registerBackend", "device_count", "Device.count",
-                "device_describe", "Device.describe", "group_status", "Group.check", "mem_alloc", "Group.alloc",
-                "mem_free", "Memory", "averager_get_step", "Averager.steps", "averager_set_step", "Averager.steps",
-                "averager_state_save", "Averager.state", "averager_state_load", "Averager.loadState", "bucket_count",
-                "Bucket.buffer", "bucket_param_count", "Bucket.gradients", "bucket_gradient", "Bucket.gradients",
-                "bucket_parameter", "Bucket.gradients", "store_wait", "Store.await", "store_list_keys", "Store.keys",
-                "work_test", "Work.isDone", "work_wait", "Work.await", "shard_range", "Shard.of", "set_interrupt_check",
-                "Thread.interrupt", "use_local_sgd", "Context.useLocalSgd", "error_create", "the exception",
-                "topk_options_init_sized", "Context.useHook", "onebit_options_init_sized", "Context.useHook",
-                "powersgd_options_init_sized", "Context.useHook", "quantize_options_init_sized", "Context.useHook",
-                "local_sgd_options_init_sized", "Context.useLocalSgd", "outer_options_init_sized", "Averager.setOuter"};
+                "Context.parameterBucket", "stats_bucket_sizes", "Context.bucketSizes", "stats_ready_order",
+                "Context.readyOrder", "stats_get", "Context.stats", "plan_save", "Context.plan", "plan_adopt",
+                "Context.adoptPlan", "layout_hold", "Parameter.view", "set_workload", "Mark.workload",
+                "set_blame_signal", "Mark.blameSignal", "mark_begin", "Mark", "mark_end", "Mark.close",
+                "backend_register", "Ddp.registerBackend", "device_count", "Device.count", "group_status",
+                "Group.check", "mem_alloc", "Group.alloc", "mem_free", "Memory", "averager_get_step", "Averager.steps",
+                "averager_set_step", "Averager.steps", "averager_state_save", "Averager.state", "averager_state_load",
+                "Averager.loadState", "bucket_count", "Bucket.buffer", "bucket_param_count", "Bucket.gradients",
+                "bucket_gradient", "Bucket.gradients", "bucket_parameter", "Bucket.gradients", "store_wait",
+                "Store.await", "store_list_keys", "Store.keys", "work_test", "Work.isDone", "work_wait", "Work.await",
+                "shard_range", "Shard.of", "set_interrupt_check", "Thread.interrupt", "error_create", "the exception",
+                "outer_options_init_sized", "Averager.setOuter"};
         for (int i = 0; i < pairs.length; i += 2) made.put("ddp_" + pairs[i], pairs[i + 1]);
         return Map.copyOf(made);
     }

@@ -3,7 +3,6 @@ package org.libddp;
 import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertNotEquals;
-import static org.junit.jupiter.api.Assertions.assertTrue;
 import static org.libddp.Ranks.group;
 import static org.libddp.Ranks.rank;
 import static org.libddp.Ranks.world;
@@ -140,15 +139,7 @@ class DeviceTest {
 
     @Test
     void devices() {
-        int count = Device.count(Device.Type.CUDA);
         assertEquals(1, Device.count(Device.Type.CPU));
-        String last = Device.cuda(count - 1).describe();
-        if (TestDevice.isFake()) {
-            assertEquals(2, count);
-            assertTrue(last.contains("fake device 1"), last);
-        } else {
-            System.out.println("on " + last);
-        }
-        raises(DdpException.Unsupported.class, "cuda:" + count, () -> Device.cuda(count).describe());
+        if (TestDevice.isFake()) assertEquals(2, Device.count(Device.Type.CUDA));
     }
 }

@@ -82,7 +82,7 @@ class HooksTest {
             ctx.loadHookState(ctx.hookState(), false);
             ctx.compressHook(Dtype.BF16);
             assertTrue(ctx.hookName().contains("powersgd"));
-            ctx.useLocalSgd(5, group.split(0, 0));
+            ctx.useHook("post_local_sgd", "start=5");
         }
     }
 

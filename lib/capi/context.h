@@ -1,0 +1,26 @@
+// Calls of a context.
+#pragma once
+
+#include "capi/guard.h"
+#include "core/context.h"
+
+namespace libddp {
+
+inline Context& context_of(ddp_context* context) {
+    return require(context, "context")->impl;
+}
+
+// The context, if no step is under way.
+inline Context& between_steps(ddp_context* context) {
+    Context& c = context_of(context);
+    c.require_between_steps();
+    return c;
+}
+
+// A public function that is part of a step. body: gets the reducer.
+template <class Body>
+ddp_status step_call(ddp_context* context, ddp_error** error, const char* call, Body body) {
+    return guard(error, call, [&] { context_of(context).step_call(body); });
+}
+
+}  // namespace libddp
