@@ -92,9 +92,8 @@ void Arrivals::grad_ready_on(std::int32_t param, void* stream) {
         });
 }
 
-void Arrivals::take_dense(std::int32_t param, ParamState& s) {
-    if (s.factored && s.now.calls.load(std::memory_order_acquire) < s.uses) parts_.gradients.factors().add_whole(param);
-    s.given.store(false, std::memory_order_relaxed);
+void Arrivals::take_whole(std::int32_t param, const ParamState& s) {
+    if (s.now.calls.load(std::memory_order_acquire) < s.uses) parts_.gradients.factors().add_whole(param);
 }
 
 void Arrivals::put(std::int32_t param, const void* gradient, bool add) {

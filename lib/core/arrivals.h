@@ -36,7 +36,12 @@ public:
 private:
     template <class Check, class Give>
     void announce(std::int32_t param, ParamState& s, Check check, Give give);
-    void take_dense(std::int32_t param, ParamState& s);
+    void take_dense(std::int32_t param, ParamState& s) {
+        if (s.factored) [[unlikely]]
+            take_whole(param, s);
+        s.given.store(false, std::memory_order_relaxed);
+    }
+    void take_whole(std::int32_t param, const ParamState& s);
     Phase look() const;
     Phase begin(Phase phase);
     void require_filling(Phase phase) const;
