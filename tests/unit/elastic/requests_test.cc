@@ -52,8 +52,7 @@ TEST(Requests, AMeetingThatWaitsForAMemberDoesNotAskAgainAndAgain) {
     std::vector<std::unique_ptr<Membership>> all;
     for (int i = 0; i < kWorld; ++i)
         all.push_back(std::make_unique<Membership>(
-            std::make_shared<EngineStore>(std::make_shared<CountingEngine>(path.file(), count), StoreConfig{},
-                                          "counted"),
+            std::make_shared<Store>(std::make_shared<CountingEngine>(path.file(), count), StoreConfig{}, "counted"),
             "job", options));
     const auto meet = [&](std::int64_t steps, int from, int to) {
         std::vector<std::future<Roster>> rosters;
