@@ -38,7 +38,7 @@ RETIRED = [
          "Launcher launcher_;", ("lib/launch/",)),
     Rule(r"\bkAnnounced\b", "kClosing", "case Phase::kAnnounced:"),
     Rule(r"std::(mutex|condition_variable)\b", "Mutex and Condition (util/mutex.h), which clang checks", "std::mutex mutex_;",
-         ("lib/util/mutex.h", "lib/capi/group.cc", "lib/comm/", "lib/core/gradients", "lib/core/number_check", "lib/rendezvous/")),
+         ("lib/util/mutex.h", "lib/capi/group.cc", "lib/comm/", "lib/core/gradients", "lib/core/number_check", "lib/elastic/meeting.h", "lib/rendezvous/")),
     Rule(r"\bCrew\b", "SiblingExecutors (comm/executor.h)", "std::shared_ptr<Crew> crew"),
     Rule(r"\blib/modules\b", "lib/backends/NAME, lib/device/cuda, lib/kernels/cuda", "// lib/modules/mpi makes it"),
 ]
