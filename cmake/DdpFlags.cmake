@@ -24,6 +24,7 @@ endif()
 if(PROJECT_IS_TOP_LEVEL OR DDP_WARNINGS_AS_ERRORS)
   add_compile_options("$<$<COMPILE_LANGUAGE:C,CXX>:-Wall;-Wextra;-Wshadow;-Wpointer-arith;-Wcast-qual>")
   add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-Wnon-virtual-dtor> $<$<COMPILE_LANGUAGE:CXX>:-Woverloaded-virtual>)
+  add_compile_options($<$<COMPILE_LANG_AND_ID:CXX,Clang,AppleClang>:-Wthread-safety>)  # lib/util/mutex.h
   add_compile_options($<$<COMPILE_LANGUAGE:C>:-Wstrict-prototypes> $<$<COMPILE_LANGUAGE:C>:-Wmissing-prototypes>)
 endif()
 if(DDP_WARNINGS_AS_ERRORS)

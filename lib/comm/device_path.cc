@@ -3,17 +3,16 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <condition_variable>
 #include <cstddef>
 #include <deque>
 #include <list>
-#include <mutex>
 #include <utility>
 #include <vector>
 
 #include "kernels/dtype.h"
 #include "kernels/on_device.h"
 #include "util/log.h"
+#include "util/mutex.h"
 #include "util/quiet_thread.h"
 
 namespace libddp {
@@ -52,25 +51,29 @@ struct StreamWatch::Shared {
     };
     using Calls = std::list<Call>;
 
-    Calls::iterator begin_call(std::int64_t allowed_ms, std::string what) {
+    Calls::iterator begin_call(std::int64_t allowed_ms, std::string what) DDP_REQUIRES(mutex) {
         return calls.insert(calls.end(), {Deadline::after_ms(allowed_ms), allowed_ms, std::move(what)});
     }
-    bool idle() const { return entries.empty() && calls.empty(); }
+    bool idle() const DDP_REQUIRES(mutex) { return entries.empty() && calls.empty(); }
 
     void ask_until_stopped();
-    void ask(std::unique_lock<std::mutex>& lock);
+    // Both let go of the lock meanwhile.
+    void ask(Lock& lock) DDP_REQUIRES(mutex) DDP_UNCHECKED_LOCKS;
     ErrorInfo look(const std::vector<std::shared_ptr<Entry>>& running, std::string& what) const;
     void watch_time_until_stopped();
-    void report(std::unique_lock<std::mutex>& lock, const ErrorInfo& error, const std::string& what);
+    void report(Lock& lock, const ErrorInfo& error, const std::string& what) DDP_REQUIRES(mutex) DDP_UNCHECKED_LOCKS;
 
     std::function<void()> check;
     std::function<void(const ErrorInfo&, const std::string&)> fail;
-    std::mutex mutex;  // guards what follows; nobody calls the device with it
-    std::condition_variable to_ask, to_time, answered;
-    std::deque<std::shared_ptr<Entry>> entries;
-    Calls calls;
-    int draining = 0;  // threads that want to know soon
-    bool asking = false, checking = true, stopping = false, asker_ended = false;
+    Mutex mutex;  // nobody calls the device with it
+    Condition to_ask, to_time, answered;
+    std::deque<std::shared_ptr<Entry>> entries DDP_GUARDED_BY(mutex);
+    Calls calls DDP_GUARDED_BY(mutex);
+    int draining DDP_GUARDED_BY(mutex) = 0;  // threads that want to know soon
+    bool asking DDP_GUARDED_BY(mutex) = false;
+    bool checking DDP_GUARDED_BY(mutex) = true;
+    bool stopping DDP_GUARDED_BY(mutex) = false;
+    bool asker_ended DDP_GUARDED_BY(mutex) = false;
 };
 
 StreamWatch::StreamWatch(std::function<void()> check, std::function<void(const ErrorInfo&, const std::string&)> fail)
@@ -81,7 +84,10 @@ StreamWatch::StreamWatch(std::function<void()> check, std::function<void(const E
     try {
         asker_ = quiet_thread([shared = shared_] { shared->ask_until_stopped(); });
     } catch (...) {
-        shared_->asker_ended = true;
+        {
+            const Lock lock(shared_->mutex);
+            shared_->asker_ended = true;
+        }
         stop();
         throw;
     }
@@ -92,11 +98,13 @@ StreamWatch::~StreamWatch() {
 }
 
 bool StreamWatch::stop() {
-    std::unique_lock lock(shared_->mutex);
+    Lock lock(shared_->mutex);
     if (std::exchange(shared_->stopping, true)) return shared_->asker_ended;
     shared_->to_ask.notify_all();
     shared_->to_time.notify_all();
-    const bool answered = shared_->answered.wait_for(lock, kAnswer, [&] { return shared_->asker_ended; });
+    const bool answered =
+        shared_->answered.wait_until(lock, std::chrono::steady_clock::now() + kAnswer,
+                                     [&]() DDP_REQUIRES(shared_->mutex) { return shared_->asker_ended; });
     auto left = std::exchange(shared_->entries, {});
     lock.unlock();
     timer_.join();
@@ -114,7 +122,7 @@ bool StreamWatch::stop() {
 
 void StreamWatch::enqueue(Entry entry, const std::function<void(Entry&)>& call) {
     const auto added = std::make_shared<Entry>(std::move(entry));
-    std::unique_lock lock(shared_->mutex);
+    Lock lock(shared_->mutex);
     if (shared_->idle()) shared_->to_time.notify_all();
     const auto inside = shared_->begin_call(added->timeout_ms + kEnqueueMs, added->what);
     lock.unlock();
@@ -132,16 +140,18 @@ void StreamWatch::enqueue(Entry entry, const std::function<void(Entry&)>& call) 
 }
 
 bool StreamWatch::drain(const Deadline& deadline) {
-    std::unique_lock lock(shared_->mutex);
+    Lock lock(shared_->mutex);
     ++shared_->draining;
     shared_->to_ask.notify_all();
-    shared_->answered.wait_until(lock, deadline.at(), [&] { return shared_->entries.empty() && !shared_->asking; });
+    shared_->answered.wait_until(lock, deadline.at(), [&]() DDP_REQUIRES(shared_->mutex) {
+        return shared_->entries.empty() && !shared_->asking;
+    });
     --shared_->draining;
     return shared_->entries.empty();  // the memory of the last ones may still be on its way
 }
 
 void StreamWatch::stop_checking() {
-    const std::lock_guard lock(shared_->mutex);
+    const Lock lock(shared_->mutex);
     shared_->checking = false;
 }
 
@@ -150,7 +160,7 @@ bool StreamWatch::on_own_thread() const {
 }
 
 void StreamWatch::Shared::ask_until_stopped() {
-    std::unique_lock lock(mutex);
+    Lock lock(mutex);
     while (!stopping) {
         if (entries.empty())
             to_ask.wait(lock);
@@ -161,8 +171,8 @@ void StreamWatch::Shared::ask_until_stopped() {
     answered.notify_all();
 }
 
-// Called with the lock held, and without it while the device is asked and while memory is freed, which may wait for a device.
-void StreamWatch::Shared::ask(std::unique_lock<std::mutex>& lock) {
+// Without the lock the device is asked, and memory is freed, which may wait for a device.
+void StreamWatch::Shared::ask(Lock& lock) {
     std::vector<std::shared_ptr<Entry>> asked(entries.begin(), entries.end());
     const bool checked = checking;
     const auto inside = begin_call(asked.front()->timeout_ms, asked.front()->what);
@@ -209,7 +219,7 @@ ErrorInfo StreamWatch::Shared::look(const std::vector<std::shared_ptr<Entry>>& r
 }
 
 void StreamWatch::Shared::watch_time_until_stopped() {
-    std::unique_lock lock(mutex);
+    Lock lock(mutex);
     while (!stopping) {
         if (idle() || !checking)
             to_time.wait(lock);
@@ -226,8 +236,7 @@ void StreamWatch::Shared::watch_time_until_stopped() {
     }
 }
 
-// Called with the lock held, and without it while `fail` runs.
-void StreamWatch::Shared::report(std::unique_lock<std::mutex>& lock, const ErrorInfo& error, const std::string& what) {
+void StreamWatch::Shared::report(Lock& lock, const ErrorInfo& error, const std::string& what) {
     if (stopping || !std::exchange(checking, false)) return;
     lock.unlock();
     fail(error, what);

@@ -1,16 +1,16 @@
 #include "comm/other_groups.h"
 
-#include <mutex>
 #include <set>
 
+#include "util/mutex.h"
 #include "util/process.h"
 
 namespace libddp {
 namespace {
 
 struct AllGroups {
-    std::mutex mutex;
-    std::set<OneOfGroups*> all;
+    Mutex mutex;
+    std::set<OneOfGroups*> all DDP_GUARDED_BY(mutex);
 };
 
 // Groups of static objects may be freed after everything else.
@@ -19,8 +19,8 @@ AllGroups& all_groups() {
     return one.get();
 }
 
-// Which of several ranks in this process another group belongs to is not known. Called with the lock held.
-bool several_ranks(const AllGroups& g, const OneOfGroups& group) {
+// Which of several ranks in this process another group belongs to is not known.
+bool several_ranks(const AllGroups& g, const OneOfGroups& group) DDP_REQUIRES(g.mutex) {
     for (const OneOfGroups* other : g.all)
         if (other != &group && other->group_keys() == group.group_keys()) return true;
     return false;
@@ -30,19 +30,19 @@ bool several_ranks(const AllGroups& g, const OneOfGroups& group) {
 
 AmongGroups::AmongGroups(OneOfGroups& group) : group_(group) {
     AllGroups& g = all_groups();
-    const std::lock_guard lock(g.mutex);
+    const Lock lock(g.mutex);
     g.all.insert(&group_);
 }
 
 AmongGroups::~AmongGroups() {
     AllGroups& g = all_groups();
-    const std::lock_guard lock(g.mutex);
+    const Lock lock(g.mutex);
     g.all.erase(&group_);
 }
 
 std::string AmongGroups::under_way_elsewhere() const {
     AllGroups& g = all_groups();
-    const std::lock_guard lock(g.mutex);
+    const Lock lock(g.mutex);
     if (several_ranks(g, group_)) return "";
     for (const OneOfGroups* other : g.all) {
         if (other->group_name() == group_.group_name()) continue;
@@ -54,7 +54,7 @@ std::string AmongGroups::under_way_elsewhere() const {
 
 void AmongGroups::tell_others(const ErrorInfo& verdict) const {
     AllGroups& g = all_groups();
-    const std::lock_guard lock(g.mutex);
+    const Lock lock(g.mutex);
     if (several_ranks(g, group_)) return;
     for (OneOfGroups* other : g.all)
         if (other->group_name() != group_.group_name())

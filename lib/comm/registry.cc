@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <map>
-#include <mutex>
 
 #include "backends/common/topology.h"
 #include "backends/hierarchical/transport.h"
@@ -12,13 +11,14 @@
 #include "util/deadline.h"
 #include "util/error.h"
 #include "util/module.h"
+#include "util/mutex.h"
 
 namespace libddp {
 namespace {
 
 struct Registry {
-    std::mutex mutex;
-    std::map<std::string, const ddp_backend*> by_name{
+    Mutex mutex;
+    std::map<std::string, const ddp_backend*> by_name DDP_GUARDED_BY(mutex){
         {"hierarchical", hierarchical_backend()}, {"shm", shm_backend()}, {"tcp", tcp_backend()}};
 };
 
@@ -85,7 +85,7 @@ void require_usable(const std::string& name) {
 void register_backend(const ddp_backend* backend) {
     check(backend);
     auto& r = registry();
-    std::lock_guard lock(r.mutex);
+    const Lock lock(r.mutex);
     if (!r.by_name.emplace(backend->name, backend).second)
         fail(DDP_ERROR_ALREADY_EXISTS, "a backend named '", backend->name, "' is registered already");
 }
@@ -93,8 +93,8 @@ void register_backend(const ddp_backend* backend) {
 const ddp_backend* find_backend(const std::string& name) {
     if (name == kAutoBackend) return nullptr;
     auto& r = registry();
-    std::unique_lock lock(r.mutex);
-    const auto registered = [&]() -> const ddp_backend* {
+    Lock lock(r.mutex);
+    const auto registered = [&]() DDP_REQUIRES(r.mutex) -> const ddp_backend* {
         const auto found = r.by_name.find(name);
         return found == r.by_name.end() ? nullptr : found->second;
     };

@@ -182,14 +182,14 @@ void* Transport::allocate(std::size_t bytes, const ddp_device& device) {
     if (!backend_->allocate) return nullptr;
     auto failure = no_failure();
     void* memory = nullptr;
-    std::lock_guard lock(memory_mutex_);
+    const Lock lock(memory_mutex_);
     check(backend_->allocate(transport_, bytes, device, &memory, &failure), failure, "allocate()",
           "allocating a bucket");
     return memory;
 }
 
 void Transport::deallocate(void* memory) {
-    std::lock_guard lock(memory_mutex_);
+    const Lock lock(memory_mutex_);
     backend_->deallocate(transport_, memory);
 }
 

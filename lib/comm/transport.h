@@ -4,13 +4,13 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <string_view>
 
 #include "ddp/backend.h"
 #include "rendezvous/store.h"
 #include "util/error.h"
+#include "util/mutex.h"
 
 namespace libddp {
 
@@ -68,7 +68,7 @@ private:
     std::unique_ptr<Host> host_;
     void* transport_ = nullptr;
     std::uint32_t capabilities_ = 0;
-    std::mutex memory_mutex_;
+    Mutex memory_mutex_;
 };
 
 }  // namespace libddp

@@ -19,17 +19,17 @@ void DeviceStreams::gather() const {
 
 void DeviceStreams::note(void* stream) {
     if (names_thread_stream(stream)) return stream_->follow(stream);
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     if (std::find(noted_.begin(), noted_.end(), stream) == noted_.end()) noted_.push_back(stream);
 }
 
 void DeviceStreams::follow_noted() {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     for (void* stream : std::exchange(noted_, {})) stream_->follow(stream);
 }
 
 void DeviceStreams::forget_noted() {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     noted_.clear();
 }
 

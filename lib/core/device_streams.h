@@ -8,11 +8,11 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <vector>
 
 #include "device/stream.h"
 #include "kernels/on_device.h"
+#include "util/mutex.h"
 
 namespace libddp {
 
@@ -55,8 +55,8 @@ private:
     const StreamPtr stream_;
     std::vector<StreamPtr> link_streams_;
     void* caller_ = nullptr;
-    std::mutex mutex_;
-    std::vector<void*> noted_;
+    Mutex mutex_;
+    std::vector<void*> noted_ DDP_GUARDED_BY(mutex_);
 };
 
 // The streams of all devices.

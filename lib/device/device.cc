@@ -3,10 +3,10 @@
 #include <array>
 #include <atomic>
 #include <cstring>
-#include <mutex>
 
 #include "util/error.h"
 #include "util/module.h"
+#include "util/mutex.h"
 
 namespace libddp {
 namespace {
@@ -35,8 +35,8 @@ std::string fault_of(const ddp_device_module* module, ddp_device_kind kind) {
 }
 
 const ddp_device_module& load(ddp_device_kind kind) {
-    static std::mutex mutex;
-    const std::lock_guard lock(mutex);
+    static Mutex mutex;
+    const Lock lock(mutex);
     auto& slot = loaded[static_cast<std::size_t>(kind)];
     if (const auto* module = slot.load(std::memory_order_acquire)) return *module;
     const ddp_device_module* module =

@@ -1,4 +1,4 @@
-// Memory that a job needs while it is on its way: it grows and never shrinks.
+// Memory that an operation needs while it is on its way: it grows and never shrinks.
 #pragma once
 
 #include <cstddef>

@@ -1,10 +1,10 @@
 #include "device/stream.h"
 
 #include <algorithm>
-#include <mutex>
 
 #include "util/error.h"
 #include "util/log.h"
+#include "util/mutex.h"
 
 namespace libddp {
 namespace {
@@ -26,7 +26,7 @@ public:
 
     void* take() {
         {
-            const std::lock_guard lock(mutex_);
+            const Lock lock(mutex_);
             if (!free_.empty()) {
                 void* const event = free_.back();
                 free_.pop_back();
@@ -40,7 +40,7 @@ public:
         return event;
     }
     void give(void* event) {
-        const std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         free_.push_back(event);
     }
 
@@ -48,9 +48,9 @@ public:
     const ddp_device_module& module_;
 
 private:
-    std::mutex mutex_;
-    std::vector<void*> free_;
-    std::size_t made_ = 0;
+    Mutex mutex_;
+    std::vector<void*> free_ DDP_GUARDED_BY(mutex_);
+    std::size_t made_ DDP_GUARDED_BY(mutex_) = 0;
 };
 
 DeviceEvent::~DeviceEvent() {

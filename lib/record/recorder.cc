@@ -14,13 +14,13 @@
 #include <cstring>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <utility>
 #include <vector>
 
 #include "util/descriptors.h"
 #include "util/host.h"
 #include "util/log.h"
+#include "util/mutex.h"
 #include "util/process.h"
 
 namespace libddp::record {
@@ -87,8 +87,8 @@ public:
     }
 
 private:
-    char* append(std::size_t bytes);
-    char* add_locked(FactKind kind, std::uint32_t owner, std::string_view fact);
+    char* append(std::size_t bytes) DDP_REQUIRES(mutex_);
+    char* add_locked(FactKind kind, std::uint32_t owner, std::string_view fact) DDP_REQUIRES(mutex_);
 
     const std::string path_;
     Descriptor file_;
@@ -97,13 +97,14 @@ private:
     Event* events_ = nullptr;
     std::atomic<std::uint32_t> owners_{1};
     std::once_flag said_full_;
-    std::mutex mutex_;
-    std::size_t size_ = 0;
+    Mutex mutex_;
+    std::size_t size_ DDP_GUARDED_BY(mutex_) = 0;
     std::atomic<std::uint32_t> facts_{0};
-    std::map<std::string, std::uint32_t, std::less<>> marks_;
-    std::vector<std::pair<std::uint32_t, std::string_view>> names_;  // each list once: the context, and where they lie
-    std::mutex failure_mutex_;
-    char* failure_ = nullptr;  // null: there was none yet
+    std::map<std::string, std::uint32_t, std::less<>> marks_ DDP_GUARDED_BY(mutex_);
+    // Each list once: the context, and where they lie.
+    std::vector<std::pair<std::uint32_t, std::string_view>> names_ DDP_GUARDED_BY(mutex_);
+    Mutex failure_mutex_;
+    char* failure_ DDP_GUARDED_BY(failure_mutex_) = nullptr;  // null: there was none yet
 };
 
 namespace {
@@ -225,7 +226,7 @@ std::uint16_t Record::new_owner() {
 }
 
 char* Record::add(FactKind kind, std::uint32_t owner, std::string_view fact) {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     return add_locked(kind, owner, fact);
 }
 
@@ -248,7 +249,7 @@ char* Record::add_context(std::uint32_t owner, const ContextFact& head, std::str
     std::string fact(bytes_of(head));
     fact.append(static_cast<std::size_t>(head.params) * sizeof(AnnouncedStep), '\0');
     const std::size_t before_names = fact.size();
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     // In an elastic job the context moves to a new group with each roster.
     const auto same = std::find_if(names_.begin(), names_.end(), [&](const auto& one) { return one.second == names; });
     if (same != names_.end())
@@ -276,7 +277,7 @@ void Record::beat(bool first) noexcept {
 }
 
 void Record::note_failure(const ErrorInfo& error) {
-    const std::lock_guard lock(failure_mutex_);
+    const Lock lock(failure_mutex_);
     if (!failure_) failure_ = add(FactKind::kFailure, 0, std::string(kFailureBytes, '\0'));
     FailureFact fact{0, fact_of(error)};
     const std::atomic_ref time(reinterpret_cast<FailureFact*>(failure_)->time_ns);
@@ -291,7 +292,7 @@ void Record::note_failure(const ErrorInfo& error) {
 }
 
 std::uint32_t Record::mark(std::string_view name) {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     if (const auto found = marks_.find(name); found != marks_.end()) return found->second;
     if (marks_.size() >= kMostMarks) name = kOtherMark;
     if (const auto found = marks_.find(name); found != marks_.end()) return found->second;

@@ -5,18 +5,18 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <mutex>
 #include <vector>
 
 #include "util/interrupt.h"
 #include "util/log.h"
+#include "util/mutex.h"
 #include "util/process.h"
 
 namespace libddp {
 
 struct ExitList {
-    std::mutex mutex;
-    std::vector<const AtExit*> entries;
+    Mutex mutex;
+    std::vector<const AtExit*> entries DDP_GUARDED_BY(mutex);
     std::atomic<bool> registered{false}, begun{false};
     const Origin origin;
 
@@ -38,7 +38,7 @@ struct ExitList {
         list.begun = true;
         const interrupt::Off off;  // what the program's check uses may have ended
         const auto begin = Deadline::Clock::now();
-        const std::lock_guard lock(list.mutex);
+        const Lock lock(list.mutex);
         for (const AtExit* entry : list.entries) {
             const auto gone = std::chrono::ceil<std::chrono::milliseconds>(Deadline::Clock::now() - begin);
             const auto deadline = Deadline::after_ms(entry->at_most_ms_ - gone.count());
@@ -54,7 +54,7 @@ struct ExitList {
 
 AtExit::AtExit(Say say, std::int64_t at_most_ms) : say_(std::move(say)), at_most_ms_(at_most_ms) {
     auto& list = ExitList::get();
-    const std::lock_guard lock(list.mutex);
+    const Lock lock(list.mutex);
     list.entries.push_back(this);
 }
 
@@ -68,7 +68,7 @@ bool AtExit::exiting() {
 
 AtExit::~AtExit() {
     auto& list = ExitList::get();
-    const std::lock_guard lock(list.mutex);
+    const Lock lock(list.mutex);
     list.entries.erase(std::find(list.entries.begin(), list.entries.end(), this));
 }
 

@@ -43,52 +43,35 @@ ErrorInfo take_user_error(ddp_status status, ddp_error* error, const std::string
 }
 
 const char* status_name(ddp_status status) {
+#define LIBDDP_NAME(code) \
+    case code:            \
+        return #code
     switch (status) {
-        case DDP_OK:
-            return "DDP_OK";
-        case DDP_ERROR_INVALID_ARGUMENT:
-            return "DDP_ERROR_INVALID_ARGUMENT";
-        case DDP_ERROR_INVALID_STATE:
-            return "DDP_ERROR_INVALID_STATE";
-        case DDP_ERROR_NOT_FOUND:
-            return "DDP_ERROR_NOT_FOUND";
-        case DDP_ERROR_ALREADY_EXISTS:
-            return "DDP_ERROR_ALREADY_EXISTS";
-        case DDP_ERROR_UNSUPPORTED:
-            return "DDP_ERROR_UNSUPPORTED";
-        case DDP_ERROR_OUT_OF_MEMORY:
-            return "DDP_ERROR_OUT_OF_MEMORY";
-        case DDP_ERROR_TIMEOUT:
-            return "DDP_ERROR_TIMEOUT";
-        case DDP_ERROR_UNAVAILABLE:
-            return "DDP_ERROR_UNAVAILABLE";
-        case DDP_ERROR_PERMISSION_DENIED:
-            return "DDP_ERROR_PERMISSION_DENIED";
-        case DDP_ERROR_RANK_FAILED:
-            return "DDP_ERROR_RANK_FAILED";
-        case DDP_ERROR_MISMATCH:
-            return "DDP_ERROR_MISMATCH";
-        case DDP_ERROR_ABORTED:
-            return "DDP_ERROR_ABORTED";
-        case DDP_ERROR_MISSING_GRADIENT:
-            return "DDP_ERROR_MISSING_GRADIENT";
-        case DDP_ERROR_CALLBACK:
-            return "DDP_ERROR_CALLBACK";
-        case DDP_ERROR_IO:
-            return "DDP_ERROR_IO";
-        case DDP_ERROR_LIMIT:
-            return "DDP_ERROR_LIMIT";
-        case DDP_ERROR_INTERNAL:
-            return "DDP_ERROR_INTERNAL";
-        case DDP_ERROR_UNEVEN_INPUTS:
-            return "DDP_ERROR_UNEVEN_INPUTS";
-        case DDP_ERROR_INTERRUPTED:
-            return "DDP_ERROR_INTERRUPTED";
-        case DDP_ERROR_NONFINITE:
-            return "DDP_ERROR_NONFINITE";
+        LIBDDP_NAME(DDP_OK);
+        LIBDDP_NAME(DDP_ERROR_INVALID_ARGUMENT);
+        LIBDDP_NAME(DDP_ERROR_INVALID_STATE);
+        LIBDDP_NAME(DDP_ERROR_NOT_FOUND);
+        LIBDDP_NAME(DDP_ERROR_ALREADY_EXISTS);
+        LIBDDP_NAME(DDP_ERROR_UNSUPPORTED);
+        LIBDDP_NAME(DDP_ERROR_OUT_OF_MEMORY);
+        LIBDDP_NAME(DDP_ERROR_TIMEOUT);
+        LIBDDP_NAME(DDP_ERROR_UNAVAILABLE);
+        LIBDDP_NAME(DDP_ERROR_PERMISSION_DENIED);
+        LIBDDP_NAME(DDP_ERROR_RANK_FAILED);
+        LIBDDP_NAME(DDP_ERROR_MISMATCH);
+        LIBDDP_NAME(DDP_ERROR_ABORTED);
+        LIBDDP_NAME(DDP_ERROR_MISSING_GRADIENT);
+        LIBDDP_NAME(DDP_ERROR_CALLBACK);
+        LIBDDP_NAME(DDP_ERROR_IO);
+        LIBDDP_NAME(DDP_ERROR_LIMIT);
+        LIBDDP_NAME(DDP_ERROR_INTERNAL);
+        LIBDDP_NAME(DDP_ERROR_UNEVEN_INPUTS);
+        LIBDDP_NAME(DDP_ERROR_INTERRUPTED);
+        LIBDDP_NAME(DDP_ERROR_NONFINITE);
         default:
             return "DDP_ERROR_UNKNOWN";
     }
+#undef LIBDDP_NAME
 }
 
 }  // namespace libddp

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "util/error.h"
+#include "util/mutex.h"
 
 namespace libddp::interrupt {
 namespace {
@@ -32,8 +33,8 @@ struct Installed {
 };
 
 struct Process {
-    std::mutex mutex;
-    std::shared_ptr<const Installed> installed;
+    Mutex mutex;
+    std::shared_ptr<const Installed> installed DDP_GUARDED_BY(mutex);
     // For a look without the lock. Only `installed` counts.
     std::atomic<std::uint64_t> generation{0};  // grows with every check
     std::atomic<bool> one_thread{false};
@@ -84,7 +85,7 @@ void install(Check check, void* user_data, void (*destroy)(void*), bool calling_
     const auto made = std::make_shared<Installed>();
     std::shared_ptr<const Installed> before;  // both are let go after the lock is gone: user code
     Process& p = process();
-    const std::lock_guard lock(p.mutex);
+    const Lock lock(p.mutex);
     // Nothing fails from here on.
     made->check = check;
     made->user_data = user_data;
@@ -104,7 +105,7 @@ bool wanted() {
     if (now - here.last_asked < kBetween) return false;
     std::shared_ptr<const Installed> current;
     {
-        const std::lock_guard lock(process().mutex);
+        const Lock lock(process().mutex);
         current = process().installed;
     }
     // Another thread may have installed one of its own meanwhile.

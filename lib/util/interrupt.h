@@ -5,11 +5,10 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
-#include <mutex>
 
 #include "util/deadline.h"
+#include "util/mutex.h"
 
 namespace libddp::interrupt {
 
@@ -79,9 +78,8 @@ bool sleep(std::chrono::milliseconds duration, const Deadline& deadline);
 enum class Waited { kReady, kTimeout, kInterrupted };
 
 // condition.wait_until(lock, deadline, ready), which the program may interrupt.
-template <class Ready>
-Waited wait(std::unique_lock<std::mutex>& lock, std::condition_variable& condition, const Deadline& deadline,
-            Ready ready) {
+template <class AnyLock, class AnyCondition, class Ready>
+Waited wait(AnyLock& lock, AnyCondition& condition, const Deadline& deadline, Ready ready) DDP_UNCHECKED_LOCKS {
     while (!condition.wait_until(lock, next_look(deadline), ready)) {
         if (deadline.expired()) return Waited::kTimeout;
         lock.unlock();

@@ -13,13 +13,13 @@
 #include <cstring>
 #include <filesystem>
 #include <map>
-#include <mutex>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "util/descriptors.h"
 #include "util/error.h"
+#include "util/mutex.h"
 #include "util/printable.h"
 #include "util/text.h"
 #include "util/version.h"
@@ -83,8 +83,8 @@ std::string distrust(int fd, const std::string& path) {
 
 // The handle of each file that root has loaded from a descriptor. Never freed: threads may load while the process ends.
 struct Loaded {
-    std::mutex mutex;
-    std::map<std::pair<dev_t, ino_t>, void*> modules;
+    Mutex mutex;
+    std::map<std::pair<dev_t, ino_t>, void*> modules DDP_GUARDED_BY(mutex);
 };
 
 Loaded& loaded() {
@@ -107,7 +107,7 @@ void* load_checked(const std::string& folder_path, const std::string& path, std:
     Loaded& known = loaded();
     const std::pair key{found.st_dev, found.st_ino};
     {
-        const std::lock_guard lock(known.mutex);
+        const Lock lock(known.mutex);
         if (const auto it = known.modules.find(key); it != known.modules.end()) return it->second;
     }
     // Without the lock: the module's constructors may look for another module. For two threads that load one file, the loader has one
@@ -118,7 +118,7 @@ void* load_checked(const std::string& folder_path, const std::string& path, std:
         return nullptr;
     }
     file.release();  // stays open: the loader knows the module by the number, which no other file may get
-    const std::lock_guard lock(known.mutex);
+    const Lock lock(known.mutex);
     return known.modules.emplace(key, module).first->second;
 }
 

@@ -10,7 +10,6 @@
 #include <string_view>
 #include <system_error>
 #include <thread>
-#include <type_traits>
 #include <utility>
 
 #include "util/error.h"
@@ -60,16 +59,14 @@ void persist(const char* name, Loop loop) {
 }
 
 // An exception ends the thread and is logged. Waits for the thread then end by their timeouts.
-template <class Thread = std::thread, class Function>
-Thread quiet_thread(Function function) {
+template <class Function>
+std::thread quiet_thread(Function function) {
     SignalsBlocked blocked;
     try {
-        // A std::jthread gives its stop token to a function that takes one.
-        return Thread([function = std::move(function)](
-                          auto&&... stop) mutable -> std::invoke_result_t<Function&, decltype(stop)...> {
+        return std::thread([function = std::move(function)]() mutable {
             interrupt::never_on_this_thread();
             try {
-                function(std::forward<decltype(stop)>(stop)...);
+                function();
             } catch (...) {
                 log_line(LogLevel::kError, "a thread of libddp has ended: " + caught().message);
             }

@@ -24,7 +24,7 @@
 
 namespace libddp::wire {
 
-// After the handshake. Both ends must use the same: it is part of what the handshake authenticates.
+// After the handshake. Both ends must use the same: it is part of what the handshake authenticates. Tables have names in this order.
 enum class Protection {
     kTls,    // encrypted and authenticated
     kAuth,   // authenticated, not encrypted

@@ -126,14 +126,10 @@ void Records::seal(Content kind, const Parts& content, std::size_t size, unsigne
     std::memcpy(to, header, kHeader);
     begin(header);
     to += kHeader;
-    for (Parts rest = content; size > 0;) {
-        const iovec piece = rest.front();
-        const std::size_t step = std::min(size, piece.iov_len);
-        gcm_.crypt(piece.iov_base, step, to);
-        rest.skip(step);
-        to += step;
-        size -= step;
-    }
+    content.each(size, [&](const iovec& piece) {
+        gcm_.crypt(piece.iov_base, piece.iov_len, to);
+        to += piece.iov_len;
+    });
     const auto what = static_cast<unsigned char>(kind);
     gcm_.crypt(&what, 1, to);
     gcm_.end(to + 1);

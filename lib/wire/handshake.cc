@@ -8,13 +8,13 @@
 #include <cerrno>
 #include <exception>
 #include <memory>
-#include <mutex>
 #include <new>
 #include <string>
 #include <system_error>
 #include <utility>
 
 #include "util/error.h"
+#include "util/mutex.h"
 #include "wire/channel.h"
 #include "wire/channels.h"
 #include "wire/crypto.h"
@@ -39,27 +39,13 @@ constexpr char kReady = 'r';
 // The name that the handshake authenticates beside the identity (ALPN): both ends are libddp and use the same
 // protection.
 std::string_view application(Protection protection) {
-    switch (protection) {
-        case Protection::kTls:
-            return "libddp tls 1";
-        case Protection::kAuth:
-            return "libddp auth 1";
-        case Protection::kPlain:
-            break;
-    }
-    return "libddp plain 1";
+    static constexpr std::string_view kNames[] = {"libddp tls 1", "libddp auth 1", "libddp plain 1"};
+    return kNames[static_cast<int>(protection)];
 }
 
 const char* words(Protection protection) {
-    switch (protection) {
-        case Protection::kTls:
-            return "encrypted";
-        case Protection::kAuth:
-            return "authenticated";
-        case Protection::kPlain:
-            break;
-    }
-    return "plain";
+    static constexpr const char* kWords[] = {"encrypted", "authenticated", "plain"};
+    return kWords[static_cast<int>(protection)];
 }
 
 // The text of OpenSSL's last failure, which OpenSSL then forgets. Inside Cryptography.
@@ -126,9 +112,9 @@ private:
 };
 
 const BIO_METHOD* Pipe::method() {
-    static std::mutex mutex;  // see TlsHandshake::context()
-    static BIO_METHOD* made = nullptr;
-    const std::lock_guard lock(mutex);
+    static Mutex mutex;  // see TlsHandshake::context()
+    static BIO_METHOD* made DDP_GUARDED_BY(mutex) = nullptr;
+    const Lock lock(mutex);
     if (made != nullptr) return made;
     made = [] {
         BIO_METHOD* method = BIO_meth_new(BIO_get_new_index() | BIO_TYPE_SOURCE_SINK, "libddp");
@@ -544,9 +530,9 @@ private:
 // One for all connections; never freed.
 SSL_CTX* TlsHandshake::context() {
     // Not made as a static object: ThreadSanitizer does not see the guard of one in programs that are written in C.
-    static std::mutex mutex;
-    static SSL_CTX* made = nullptr;
-    const std::lock_guard lock(mutex);
+    static Mutex mutex;
+    static SSL_CTX* made DDP_GUARDED_BY(mutex) = nullptr;
+    const Lock lock(mutex);
     if (made == nullptr) made = make_context();
     if (made == nullptr) no_tls();
     return made;

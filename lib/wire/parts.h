@@ -48,26 +48,26 @@ public:
     }
 
     void copy_out(void* to, std::size_t bytes) const {
-        auto* at = static_cast<char*>(to);
-        for (Parts rest = *this; bytes > 0;) {
-            const iovec piece = rest.front();
-            const std::size_t step = std::min(bytes, piece.iov_len);
-            std::memcpy(at, piece.iov_base, step);
-            rest.skip(step);
-            at += step;
-            bytes -= step;
-        }
+        each(bytes, [at = static_cast<char*>(to)](const iovec& piece) mutable {
+            std::memcpy(at, piece.iov_base, piece.iov_len);
+            at += piece.iov_len;
+        });
     }
-
     void copy_in(const void* from, std::size_t bytes) const {
-        const auto* at = static_cast<const char*>(from);
+        each(bytes, [at = static_cast<const char*>(from)](const iovec& piece) mutable {
+            std::memcpy(piece.iov_base, at, piece.iov_len);
+            at += piece.iov_len;
+        });
+    }
+    // Calls call(piece) for the pieces of the next bytes.
+    template <class Call>
+    void each(std::size_t bytes, Call call) const {
         for (Parts rest = *this; bytes > 0;) {
-            const iovec piece = rest.front();
-            const std::size_t step = std::min(bytes, piece.iov_len);
-            std::memcpy(piece.iov_base, at, step);
-            rest.skip(step);
-            at += step;
-            bytes -= step;
+            iovec piece = rest.front();
+            piece.iov_len = std::min(bytes, piece.iov_len);
+            call(piece);
+            rest.skip(piece.iov_len);
+            bytes -= piece.iov_len;
         }
     }
 

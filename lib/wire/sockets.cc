@@ -5,25 +5,24 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 
-#include <condition_variable>
 #include <cstdint>
 #include <cstring>
 #include <memory>
-#include <mutex>
 
 #include "util/error.h"
 #include "util/interrupt.h"
+#include "util/mutex.h"
 #include "util/quiet_thread.h"
 
 namespace libddp {
 namespace {
 
 struct Lookup {
-    std::mutex mutex;
-    std::condition_variable finished;
-    bool done = false;
-    int code = 0;
-    std::vector<SocketAddress> addresses;
+    Mutex mutex;
+    Condition finished;
+    bool done DDP_GUARDED_BY(mutex) = false;
+    int code DDP_GUARDED_BY(mutex) = 0;
+    std::vector<SocketAddress> addresses DDP_GUARDED_BY(mutex);
 };
 
 int look_up(const std::string& host, int port, int flags, std::vector<SocketAddress>& out) {
@@ -51,7 +50,7 @@ void start_lookup(const std::shared_ptr<Lookup>& lookup, const std::string& host
     quiet_thread([lookup, host, port] {
         std::vector<SocketAddress> addresses;
         int code = look_up(host, port, 0, addresses);
-        std::lock_guard lock(lookup->mutex);
+        const Lock lock(lookup->mutex);
         lookup->done = true;
         lookup->code = code;
         lookup->addresses = std::move(addresses);
@@ -102,8 +101,9 @@ std::vector<SocketAddress> resolve(const std::string& host, int port, const Dead
 
     auto lookup = std::make_shared<Lookup>();
     start_lookup(lookup, host, port);
-    std::unique_lock lock(lookup->mutex);
-    const auto waited = interrupt::wait(lock, lookup->finished, deadline, [&] { return lookup->done; });
+    Lock lock(lookup->mutex);
+    const auto waited =
+        interrupt::wait(lock, lookup->finished, deadline, [&]() DDP_REQUIRES(lookup->mutex) { return lookup->done; });
     if (waited == interrupt::Waited::kInterrupted)
         fail(DDP_ERROR_INTERRUPTED, "a wait for the system's resolver, which looks for the host '", host,
              "', was interrupted");

@@ -53,7 +53,7 @@ def statements(body):
 
 def without_brackets(text):
     """Without template arguments and attributes: in both, parentheses and commas mean something else."""
-    text = re.sub(r"alignas\([^)]*\)|\[\[[^]]*\]\]|__attribute__\(\([^)]*\)\)", "", text)
+    text = re.sub(r"DDP_GUARDED_BY\([^)]*\)|alignas\([^)]*\)|\[\[[^]]*\]\]|__attribute__\(\([^)]*\)\)", "", text)
     while (shorter := re.sub(r"<[^<>]*>", "", text)) != text:
         text = shorter
     return text
@@ -143,7 +143,7 @@ private:
     const int wheels_;
     std::map<std::string, std::pair<int, int>> seats_{};
     std::atomic<State> state_{State::kNew};
-    State former_ = State::kNew, next_ = State::kOld;
+    State former_ DDP_GUARDED_BY(mutex_) = State::kNew, next_ = State::kOld;
 };
 """)
 

@@ -11,7 +11,7 @@
 #include "peers.h"
 #include "predict/predict.h"
 #include "util/text.h"
-#include "util/write_text.h"
+#include "write_text.h"
 
 namespace bench {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "predict/network.h"
 #include "util/text.h"
-#include "util/write_text.h"
+#include "write_text.h"
 
 namespace bench {
 namespace {

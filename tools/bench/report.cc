@@ -5,7 +5,7 @@
 #include <stdexcept>
 
 #include "util/text.h"
-#include "util/write_text.h"
+#include "write_text.h"
 
 namespace bench {
 namespace {

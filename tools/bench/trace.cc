@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "util/text.h"
-#include "util/write_text.h"
+#include "write_text.h"
 
 namespace bench {
 namespace {

@@ -15,7 +15,7 @@
 #include "util/host.h"
 #include "util/processors.h"
 #include "util/text.h"
-#include "util/write_text.h"
+#include "write_text.h"
 
 namespace ddprun {
 namespace {

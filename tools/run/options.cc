@@ -14,7 +14,7 @@
 
 #include "util/printable.h"
 #include "util/text.h"
-#include "util/write_text.h"
+#include "write_text.h"
 
 namespace ddprun {
 namespace {

@@ -23,8 +23,8 @@
 #include "snapshot.h"
 #include "util/printable.h"
 #include "util/text.h"
-#include "util/write_text.h"
 #include "why/text.h"
+#include "write_text.h"
 
 namespace ddprun {
 namespace {

@@ -7,12 +7,12 @@
 
 #include "util/printable.h"
 #include "util/text.h"
-#include "util/write_text.h"
 #include "why/cause.h"
 #include "why/lateness.h"
 #include "why/report.h"
 #include "why/summary.h"
 #include "why/trace.h"
+#include "write_text.h"
 
 namespace {
 

@@ -8,8 +8,8 @@
 #include <stdexcept>
 
 #include "util/text.h"
-#include "util/write_text.h"
 #include "why/span.h"
+#include "write_text.h"
 
 namespace why {
 namespace {

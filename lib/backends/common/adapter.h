@@ -3,10 +3,10 @@
 
 #include <map>
 #include <memory>
-#include <mutex>
 
 #include "ddp/backend.h"
 #include "util/boundary.h"
+#include "util/mutex.h"
 
 namespace libddp::backend {
 
@@ -90,24 +90,24 @@ private:
     public:
         void* add(std::shared_ptr<BackendTransport> transport) {
             void* handle = transport.get();
-            const std::lock_guard lock(mutex_);
+            const Lock lock(mutex_);
             transports_.emplace(handle, std::move(transport));
             return handle;
         }
         std::shared_ptr<BackendTransport> find(void* handle) {
-            const std::lock_guard lock(mutex_);
+            const Lock lock(mutex_);
             const auto it = transports_.find(handle);
             return it == transports_.end() ? nullptr : it->second;
         }
         std::shared_ptr<BackendTransport> take(void* handle) {
-            const std::lock_guard lock(mutex_);
+            const Lock lock(mutex_);
             const auto node = transports_.extract(handle);
             return node.empty() ? nullptr : std::move(node.mapped());
         }
 
     private:
-        std::mutex mutex_;
-        std::map<void*, std::shared_ptr<BackendTransport>> transports_;
+        Mutex mutex_;
+        std::map<void*, std::shared_ptr<BackendTransport>> transports_ DDP_GUARDED_BY(mutex_);
     };
 
     static LiveTransports& live() {

@@ -16,6 +16,7 @@
 #include <cstring>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "backends/common/keys.h"
@@ -238,10 +239,6 @@ std::string decide_as_other(const ddp_backend_host& host, const std::string& req
     return address;
 }
 
-}  // namespace
-
-namespace {
-
 // The first name of a list such as PyTorch allows; "" if the variable is not set.
 std::string interface_from(const char* variable) {
     const char* value = std::getenv(variable);
@@ -252,19 +249,18 @@ std::string interface_from(const char* variable) {
 
 }  // namespace
 
-bool Network::take(const std::string& key, const std::string& value) {
-    if (key != "iface" && key != "host") return false;
-    if (value.empty()) fail(DDP_ERROR_INVALID_ARGUMENT, "backend_options: '", key, "' has no value");
-    (key == "iface" ? iface : host) = value;
-    return true;
-}
-
-void Network::complete() {
-    if (!iface.empty() && !host.empty())
+Network Network::from(OptionReader& options) {
+    Network network;
+    for (const auto& [key, place] : {std::pair{"iface", &network.iface}, {"host", &network.host}}) {
+        const auto value = options.take(key);
+        if (value && value->empty()) fail(DDP_ERROR_INVALID_ARGUMENT, options.name(key), " has no value");
+        *place = value.value_or("");
+    }
+    if (!network.iface.empty() && !network.host.empty())
         fail(DDP_ERROR_INVALID_ARGUMENT, "backend_options: give 'iface' or 'host', not both");
-    if (!iface.empty() || !host.empty()) return;
-    iface = interface_from("DDP_IFACE");
-    if (iface.empty()) iface = interface_from("GLOO_SOCKET_IFNAME");
+    if (network.host.empty() && network.iface.empty()) network.iface = interface_from("DDP_IFACE");
+    if (network.host.empty() && network.iface.empty()) network.iface = interface_from("GLOO_SOCKET_IFNAME");
+    return network;
 }
 
 std::string choose_address(const ddp_backend_host& host, const Network& network, const Deadline& deadline) {

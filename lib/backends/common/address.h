@@ -5,6 +5,7 @@
 
 #include "ddp/backend.h"
 #include "util/deadline.h"
+#include "util/options.h"
 
 namespace libddp::backend {
 
@@ -13,10 +14,8 @@ struct Network {
     std::string iface;  // "": choose an address
     std::string host;   // "": choose an address
 
-    // Takes an option, and returns whether it was one of these. Throws INVALID_ARGUMENT without a value.
-    bool take(const std::string& key, const std::string& value);
-    // When all options are taken: looks into the environment if they say nothing. Throws INVALID_ARGUMENT.
-    void complete();
+    // From the options iface and host, or from the environment if they say nothing. Throws INVALID_ARGUMENT.
+    static Network from(OptionReader& options);
 };
 
 // The numeric address to listen on, which every rank can reach. Agrees with the other ranks through the store, which

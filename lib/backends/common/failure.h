@@ -2,9 +2,9 @@
 #pragma once
 
 #include <atomic>
-#include <mutex>
 
 #include "util/error.h"
+#include "util/mutex.h"
 
 namespace libddp::backend {
 
@@ -12,14 +12,14 @@ class Failure {
 public:
     // Any thread. Returns what stands.
     ErrorInfo set(ErrorInfo info) {
-        const std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         if (info_.ok()) info_ = std::move(info);
         failed_.store(true, std::memory_order_release);
         return info_;
     }
     bool failed() const { return failed_.load(std::memory_order_acquire); }
     ErrorInfo get() const {
-        const std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         return info_;
     }
     void check() const {
@@ -48,8 +48,8 @@ public:
 
 private:
     std::atomic<bool> failed_{false};
-    mutable std::mutex mutex_;
-    ErrorInfo info_;
+    mutable Mutex mutex_;
+    ErrorInfo info_ DDP_GUARDED_BY(mutex_);
 };
 
 }  // namespace libddp::backend

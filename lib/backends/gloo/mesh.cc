@@ -107,17 +107,17 @@ void BufferDeleter::operator()(Buffer* buffer) const {
 }
 
 void Mesh::track(Buffer& buffer) {
-    const std::lock_guard lock(buffers_mutex_);
+    const Lock lock(buffers_mutex_);
     buffers_.insert(&buffer);
 }
 
 void Mesh::untrack(Buffer& buffer) {
-    const std::lock_guard lock(buffers_mutex_);
+    const Lock lock(buffers_mutex_);
     buffers_.erase(&buffer);
 }
 
 void Mesh::end_waits() {
-    const std::lock_guard lock(buffers_mutex_);
+    const Lock lock(buffers_mutex_);
     for (Buffer* buffer : buffers_) {
         buffer->abortWaitRecv();
         buffer->abortWaitSend();
@@ -129,7 +129,7 @@ void Mesh::end_waits() {
 // throws away what a peer has yet to receive of an operation that is complete here.
 void Mesh::poison() {
     const SigpipeGuard guard;
-    const std::lock_guard lock(poison_mutex_);
+    const Lock lock(poison_mutex_);
     if (poisoned_) return;
     poisoned_ = true;
     const LoopTicker::Ticking ticking(*ticker_);

@@ -4,13 +4,13 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <unordered_set>
 #include <vector>
 
 #include "ddp/backend.h"
 #include "util/deadline.h"
+#include "util/mutex.h"
 
 namespace gloo {
 class Context;
@@ -86,11 +86,11 @@ private:
     std::shared_ptr<::gloo::transport::Device> device_;
     std::unique_ptr<LoopTicker> ticker_;
     std::shared_ptr<::gloo::Context> context_;
-    std::mutex poison_mutex_;
+    Mutex poison_mutex_;
     std::atomic<bool> poisoned_{false};
     std::vector<Mesh*> others_;
-    std::mutex buffers_mutex_;
-    std::unordered_set<Buffer*> buffers_;
+    Mutex buffers_mutex_;
+    std::unordered_set<Buffer*> buffers_ DDP_GUARDED_BY(buffers_mutex_);
 };
 
 // Wait for one completion. They throw what Gloo throws when the deadline passes or a connection breaks; either way this

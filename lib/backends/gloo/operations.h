@@ -3,19 +3,18 @@
 
 #include <cstddef>
 
-#include "backends/common/slices.h"
 #include "backends/gloo/mesh.h"
 #include "backends/gloo/settings.h"
 #include "backends/gloo/watchdog.h"
 #include "ddp/backend.h"
+#include "device/scratch.h"
 
 namespace libddp::gloo_tcp {
 
 // Each rank reduces its slice of the vector, strictly in rank order, and sends it to all: the bits depend on nothing
 // but the inputs.
-void direct_allreduce(Mesh& mesh, backend::ReceiveMemory& memory, const ddp_collective& c, const Deadline& deadline);
-void direct_reduce_scatter(Mesh& mesh, backend::ReceiveMemory& memory, const ddp_collective& c,
-                           const Deadline& deadline);
+void direct_allreduce(Mesh& mesh, ScratchMemory& memory, const ddp_collective& c, const Deadline& deadline);
+void direct_reduce_scatter(Mesh& mesh, ScratchMemory& memory, const ddp_collective& c, const Deadline& deadline);
 
 // Gloo's ring or bcube, with libddp's kernels.
 void gloo_allreduce(Mesh& mesh, Watchdog& watchdog, Algorithm algorithm, const ddp_collective& c,

@@ -28,7 +28,7 @@ Sentinel::Sentinel(Mesh& mesh) : mesh_(mesh), tag_(mesh.new_tag()), goodbyes_(me
 
 Sentinel::~Sentinel() {
     {
-        const std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         stop_ = true;
     }
     stopping_.notify_one();
@@ -45,7 +45,7 @@ void Sentinel::watch() {
         mesh_.poison();
     }
     // Gloo's own collectives go on after a wait that was ended, and may then begin another that nothing ends.
-    std::unique_lock lock(mutex_);
+    Lock lock(mutex_);
     while (!stop_) {
         stopping_.wait_for(lock, kWakeInterval);
         mesh_.end_waits();

@@ -2,11 +2,10 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
-#include <mutex>
 #include <thread>
 
 #include "backends/gloo/mesh.h"
+#include "util/mutex.h"
 
 namespace libddp::gloo_tcp {
 
@@ -37,9 +36,9 @@ private:
     BufferPtr goodbyes_;
     std::atomic<int> departed_{-1};
     std::atomic<bool> broken_{false};
-    std::mutex mutex_;
-    std::condition_variable stopping_;
-    bool stop_ = false;
+    Mutex mutex_;
+    Condition stopping_;
+    bool stop_ DDP_GUARDED_BY(mutex_) = false;
     std::thread thread_;
 };
 

@@ -53,22 +53,12 @@ int lanes_for(const std::string& text, Algorithm algorithm) {
 }  // namespace
 
 Settings read_settings(const ddp_backend_host& host) {
+    OptionReader options(host.options ? host.options : "", "backend_options of gloo");
     Settings settings;
-    std::string algorithm = "auto", lanes = "auto";
-    for (const auto& [key, value] : parse_options(host.options ? host.options : "", "backend_options")) {
-        if (key == "algorithm")
-            algorithm = value;
-        else if (key == "lanes")
-            lanes = value;
-        else if (settings.network.take(key, value))
-            continue;
-        else
-            fail(DDP_ERROR_INVALID_ARGUMENT, "backend_options: gloo knows no option '", key,
-                 "'; it knows algorithm, lanes, iface, host");
-    }
-    settings.algorithm = parse_algorithm(algorithm, host);
-    settings.lanes = lanes_for(lanes, settings.algorithm);
-    settings.network.complete();
+    settings.algorithm = parse_algorithm(options.take("algorithm").value_or("auto"), host);
+    settings.lanes = lanes_for(options.take("lanes").value_or("auto"), settings.algorithm);
+    settings.network = backend::Network::from(options);
+    options.finish();
     return settings;
 }
 

@@ -28,18 +28,33 @@ ddp_collective part_of(const ddp_collective& c, std::size_t begin, std::size_t c
 SideMesh::SideMesh(const ddp_backend_host& host, const std::string& address, const Deadline& deadline, int number,
                    Mesh& main)
     : main_(main), mesh_(host, address, deadline, number) {
-    thread_ = quiet_thread<std::jthread>([this](const std::stop_token& stop) { loop(stop); });
-    main_.also_poison(mesh_);
+    thread_ = quiet_thread([this] { loop(); });
+    try {
+        main_.also_poison(mesh_);
+    } catch (...) {
+        stop();
+        throw;
+    }
 }
 
 // Later the main mesh would poison what is no more.
 SideMesh::~SideMesh() {
     main_.poison();
+    stop();
+}
+
+void SideMesh::stop() {
+    {
+        const Lock lock(mutex_);
+        stop_ = true;
+    }
+    changed_.notify_all();
+    thread_.join();
 }
 
 void SideMesh::start(const ddp_collective& part, const Deadline& deadline) {
     {
-        const std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         part_ = &part;
         deadline_ = &deadline;
     }
@@ -47,16 +62,20 @@ void SideMesh::start(const ddp_collective& part, const Deadline& deadline) {
 }
 
 void SideMesh::finish() {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [this] { return part_ == nullptr; });
+    Lock lock(mutex_);
+    changed_.wait(lock, [this]() DDP_REQUIRES(mutex_) { return part_ == nullptr; });
     if (const auto error = std::exchange(error_, nullptr)) std::rethrow_exception(error);
 }
 
-void SideMesh::loop(const std::stop_token& stop) {
-    std::unique_lock lock(mutex_);
-    while (changed_.wait(lock, stop, [this] { return part_ != nullptr; })) {
+void SideMesh::loop() {
+    Lock lock(mutex_);
+    for (;;) {
+        changed_.wait(lock, [this]() DDP_REQUIRES(mutex_) { return part_ != nullptr || stop_; });
+        if (part_ == nullptr) return;
+        const ddp_collective& part = *part_;
+        const Deadline& deadline = *deadline_;
         lock.unlock();
-        std::exception_ptr error = run(*part_, *deadline_);
+        std::exception_ptr error = run(part, deadline);
         lock.lock();
         error_ = std::move(error);
         part_ = nullptr;
@@ -75,7 +94,7 @@ std::exception_ptr SideMesh::run(const ddp_collective& part, const Deadline& dea
     }
 }
 
-void allreduce_over_meshes(Mesh& main, backend::ReceiveMemory& memory, const SideMeshes& sides, const ddp_collective& c,
+void allreduce_over_meshes(Mesh& main, ScratchMemory& memory, const SideMeshes& sides, const ddp_collective& c,
                            const Deadline& deadline) {
     const std::size_t slice = c.count / static_cast<std::size_t>(main.size()) * dtype_size(c.dtype);
     const std::size_t meshes = std::clamp<std::size_t>(slice / kLeastSlice, 1, sides.size() + 1);

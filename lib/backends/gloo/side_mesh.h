@@ -1,10 +1,8 @@
 // A second way between the same ranks, for a part of a long message.
 #pragma once
 
-#include <condition_variable>
 #include <exception>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
@@ -12,7 +10,9 @@
 #include "backends/gloo/mesh.h"
 #include "backends/gloo/operations.h"
 #include "ddp/backend.h"
+#include "device/scratch.h"
 #include "util/deadline.h"
+#include "util/mutex.h"
 
 namespace libddp::gloo_tcp {
 
@@ -33,24 +33,26 @@ public:
     void finish();
 
 private:
-    void loop(const std::stop_token& stop);
+    void loop();
+    void stop();
     std::exception_ptr run(const ddp_collective& part, const Deadline& deadline);
 
     Mesh& main_;
     Mesh mesh_;
-    backend::ReceiveMemory memory_;
-    std::mutex mutex_;
-    std::condition_variable_any changed_;
-    const ddp_collective* part_ = nullptr;  // null: nothing to do
-    const Deadline* deadline_ = nullptr;
-    std::exception_ptr error_;
-    std::jthread thread_;
+    ScratchMemory memory_;
+    Mutex mutex_;
+    Condition changed_;
+    const ddp_collective* part_ DDP_GUARDED_BY(mutex_) = nullptr;  // null: nothing to do
+    const Deadline* deadline_ DDP_GUARDED_BY(mutex_) = nullptr;
+    std::exception_ptr error_ DDP_GUARDED_BY(mutex_);
+    bool stop_ DDP_GUARDED_BY(mutex_) = false;
+    std::thread thread_;
 };
 
 using SideMeshes = std::vector<std::unique_ptr<SideMesh>>;
 
 // direct_allreduce, with a long message divided among the main mesh and the side meshes.
-void allreduce_over_meshes(Mesh& main, backend::ReceiveMemory& memory, const SideMeshes& sides, const ddp_collective& c,
+void allreduce_over_meshes(Mesh& main, ScratchMemory& memory, const SideMeshes& sides, const ddp_collective& c,
                            const Deadline& deadline);
 
 }  // namespace libddp::gloo_tcp

@@ -15,6 +15,7 @@
 #include "backends/gloo/side_mesh.h"
 #include "backends/gloo/watchdog.h"
 #include "ddp/backend.h"
+#include "device/scratch.h"
 #include "util/error.h"
 
 namespace libddp::gloo_tcp {
@@ -52,7 +53,7 @@ private:
     std::unique_ptr<Sentinel> sentinel_;
     std::unique_ptr<Exchange> exchange_;
     std::unique_ptr<Watchdog> watchdog_;
-    backend::ReceiveMemory memory_;
+    ScratchMemory memory_;
     backend::Failure failure_;
 };
 

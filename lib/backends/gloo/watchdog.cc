@@ -10,7 +10,7 @@ Watchdog::Watchdog(Mesh& mesh) : mesh_(mesh) {
 
 Watchdog::~Watchdog() {
     {
-        const std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         stop_ = true;
     }
     changed_.notify_one();
@@ -19,7 +19,7 @@ Watchdog::~Watchdog() {
 
 void Watchdog::arm(const Deadline& deadline) {
     {
-        const std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         deadline_ = deadline;
         fired_ = false;
     }
@@ -28,13 +28,13 @@ void Watchdog::arm(const Deadline& deadline) {
 
 bool Watchdog::disarm() {
     // No wake-up: at worst the thread wakes once more, at the old deadline, and finds nothing to do.
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     deadline_.reset();
     return fired_;
 }
 
 void Watchdog::loop() {
-    std::unique_lock lock(mutex_);
+    Lock lock(mutex_);
     while (!stop_) {
         if (!deadline_) {
             changed_.wait(lock);

@@ -1,13 +1,12 @@
 // Ends an operation of Gloo that would outlive its deadline.
 #pragma once
 
-#include <condition_variable>
-#include <mutex>
 #include <optional>
 #include <thread>
 
 #include "backends/gloo/mesh.h"
 #include "util/deadline.h"
+#include "util/mutex.h"
 
 namespace libddp::gloo_tcp {
 
@@ -28,11 +27,11 @@ private:
     void loop();
 
     Mesh& mesh_;
-    std::mutex mutex_;
-    std::condition_variable changed_;
-    std::optional<Deadline> deadline_;
-    bool fired_ = false;
-    bool stop_ = false;
+    Mutex mutex_;
+    Condition changed_;
+    std::optional<Deadline> deadline_ DDP_GUARDED_BY(mutex_);
+    bool fired_ DDP_GUARDED_BY(mutex_) = false;
+    bool stop_ DDP_GUARDED_BY(mutex_) = false;
     std::thread thread_;
 };
 

@@ -13,7 +13,7 @@ constexpr std::chrono::microseconds kEager{100};
 }  // namespace
 
 void CallerDriver::post(BatchPtr batch) {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     require_right_thread();
     for (MPI_Comm& comm : to_free_) {
         Batch freeing([&comm](Requests&) { check(MPI_Comm_free(&comm), "MPI_Comm_free"); }, nullptr);
@@ -29,7 +29,7 @@ bool CallerDriver::wait(const BatchPtr& batch, const Deadline& deadline, const s
     Backoff backoff(kEager);
     while (!batch->done) {
         {
-            const std::lock_guard lock(mutex_);
+            const Lock lock(mutex_);
             require_right_thread();
             if (poll(*batch)) finish(batch);
         }
@@ -41,7 +41,7 @@ bool CallerDriver::wait(const BatchPtr& batch, const Deadline& deadline, const s
 }
 
 void CallerDriver::give_up(BatchPtr batch) {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     if (!batch->done) left_to_mpi_.push_back(std::move(batch));
 }
 
@@ -52,7 +52,7 @@ void CallerDriver::finish(const BatchPtr& batch) {
 
 // The thread that frees a group may be any; MPI is left alone until one that waits comes by.
 void CallerDriver::release(MPI_Comm comm) {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     to_free_.push_back(comm);
 }
 

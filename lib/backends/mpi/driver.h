@@ -9,17 +9,16 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <deque>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <thread>
 #include <vector>
 
 #include "ddp/backend.h"
 #include "util/deadline.h"
 #include "util/error.h"
+#include "util/mutex.h"
 #include "util/spin.h"
 
 namespace libddp::mpi {
@@ -140,29 +139,28 @@ public:
     void stop();
 
 private:
-    using Lock = std::unique_lock<std::mutex>;
-
     // Short: mpirun likes to bind a process to one core, which who waits here needs to work on the data.
     static constexpr std::chrono::microseconds kEager{10};
 
     void loop();
-    void take_new(Lock& lock);
+    // Both let go of the lock meanwhile.
+    void take_new(Lock& lock) DDP_REQUIRES(mutex_) DDP_UNCHECKED_LOCKS;
     void serve_all();
-    void rest(Lock& lock);
+    void rest(Lock& lock) DDP_REQUIRES(mutex_) DDP_UNCHECKED_LOCKS;
     void finish(const BatchPtr& batch);
 
-    std::mutex mutex_;
-    std::condition_variable posted_;    // for the thread
-    std::condition_variable finished_;  // for those who wait
-    std::deque<BatchPtr> new_;
+    Mutex mutex_;
+    Condition posted_;    // for the thread
+    Condition finished_;  // for those who wait
+    std::deque<BatchPtr> new_ DDP_GUARDED_BY(mutex_);
     std::atomic<std::size_t> new_count_{0};
-    std::size_t unfinished_ = 0;
-    std::vector<BatchPtr> left_to_mpi_;  // after an error: kept for ever
-    std::vector<BatchPtr> active_;       // touched by the thread alone
-    Backoff backoff_{kEager};            // so is this
+    std::size_t unfinished_ DDP_GUARDED_BY(mutex_) = 0;
+    std::vector<BatchPtr> left_to_mpi_ DDP_GUARDED_BY(mutex_);  // after an error: kept for ever
+    std::vector<BatchPtr> active_;                              // touched by the thread alone
+    Backoff backoff_{kEager};                                   // so is this
     LastSeen thread_seen_, caller_seen_;
     std::atomic<bool> leaving_{false};
-    bool stopping_ = false, stopped_ = false;
+    bool stopping_ DDP_GUARDED_BY(mutex_) = false, stopped_ DDP_GUARDED_BY(mutex_) = false;
     std::atomic<bool> any_thread_{false};
 };
 
@@ -183,12 +181,12 @@ public:
 
 private:
     void require_right_thread() const;
-    void finish(const BatchPtr& batch);
+    void finish(const BatchPtr& batch) DDP_REQUIRES(mutex_);
 
     const bool main_only_;
-    std::mutex mutex_;  // held while in MPI: several threads of the program may wait, each for a group of its own
-    std::vector<MPI_Comm> to_free_;
-    std::vector<BatchPtr> left_to_mpi_;
+    Mutex mutex_;  // held while in MPI: several threads of the program may wait, each for a group of its own
+    std::vector<MPI_Comm> to_free_ DDP_GUARDED_BY(mutex_);
+    std::vector<BatchPtr> left_to_mpi_ DDP_GUARDED_BY(mutex_);
 };
 
 // A batch under way that this object is responsible for: given up if nobody waited for its end.

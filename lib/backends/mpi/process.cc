@@ -71,7 +71,7 @@ Process& Process::instance() {
 }
 
 Driver& Process::driver(const ddp_backend_host& host, const Deadline& deadline) {
-    std::unique_lock lock(mutex_);
+    Lock lock(mutex_);
     require_running();
     if (!driver_) {
         int initialised = 0;
@@ -127,12 +127,12 @@ RankProcess Process::rank_process(const Deadline& deadline) {
 }
 
 void Process::allow_finalizing(std::int64_t timeout_ms) {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     finalize_timeout_ms_ = std::max(finalize_timeout_ms_, timeout_ms);
 }
 
 void Process::expect_leavers() {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     leavers_ = true;
 }
 
@@ -147,7 +147,7 @@ void Process::finalize() {
     int finalized = 0;
     MPI_Finalized(&finalized);
     if (!finalized && own_thread_->quiet_within(Deadline::after_ms(kQuietMs))) {
-        const std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         const auto timeout_ms = leavers_ ? std::min(finalize_timeout_ms_, kLeaversMs) : finalize_timeout_ms_;
         auto batch = std::make_shared<Batch>([](Requests&) { check(MPI_Finalize(), "MPI_Finalize"); }, nullptr);
         own_thread_->post(batch);

@@ -9,11 +9,11 @@
 
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <string>
 
 #include "backends/mpi/driver.h"
 #include "ddp/backend.h"
+#include "util/mutex.h"
 
 namespace libddp::mpi {
 
@@ -38,17 +38,17 @@ public:
     void expect_leavers();
 
 private:
-    void adopt();
-    void initialise();
+    void adopt() DDP_REQUIRES(mutex_);
+    void initialise() DDP_REQUIRES(mutex_);
     void finalize();
     static void at_exit();
 
-    std::mutex mutex_;
+    Mutex mutex_;
     std::unique_ptr<Driver> driver_;
     ThreadDriver* own_thread_ = nullptr;  // if this module has initialised MPI
     BatchPtr initialising_;
-    std::int64_t finalize_timeout_ms_ = 0;
-    bool leavers_ = false;
+    std::int64_t finalize_timeout_ms_ DDP_GUARDED_BY(mutex_) = 0;
+    bool leavers_ DDP_GUARDED_BY(mutex_) = false;
     int pid_ = 0;
 };
 

@@ -19,15 +19,15 @@ bool is_awaited(const BatchPtr& batch) {
     return !batch->given_up;
 }
 
-// True once the condition holds, which the other thread brings about.
-template <class Condition>
-bool stay_awake(Condition condition, LastSeen& mine, const LastSeen& others) {
+// True once it is done, which the other thread brings about.
+template <class Done>
+bool stay_awake(Done done, LastSeen& mine, const LastSeen& others) {
     mine.note();
     const auto in_the_way = [&] {
         mine.note();
         return others.is_here();
     };
-    return spin_until(kStayAwake, condition, in_the_way);
+    return spin_until(kStayAwake, done, in_the_way);
 }
 
 }  // namespace
@@ -38,7 +38,7 @@ ThreadDriver::ThreadDriver() {
 }
 
 void ThreadDriver::post(BatchPtr batch) {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     if (stopping_) {
         batch->error = {DDP_ERROR_INVALID_STATE, "the process is exiting"};
         batch->done = true;
@@ -53,7 +53,7 @@ void ThreadDriver::post(BatchPtr batch) {
 void ThreadDriver::post_blocking(BatchPtr batch) {
     if (!any_thread_) return post(std::move(batch));
     {
-        const std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         ++unfinished_;
     }
     try {
@@ -62,7 +62,7 @@ void ThreadDriver::post_blocking(BatchPtr batch) {
             finish(batch);
         }).detach();
     } catch (...) {
-        const std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         --unfinished_;
         finished_.notify_all();
         throw;
@@ -79,7 +79,7 @@ bool ThreadDriver::wait(const BatchPtr& batch, const Deadline& deadline, const s
 }
 
 void ThreadDriver::give_up(BatchPtr batch) {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     if (batch->done) return;
     if (const auto at = std::find(new_.begin(), new_.end(), batch); at != new_.end()) {
         new_.erase(at);  // MPI has not heard of it
@@ -91,7 +91,7 @@ void ThreadDriver::give_up(BatchPtr batch) {
 }
 
 void ThreadDriver::wake() {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     finished_.notify_all();
 }
 
@@ -108,7 +108,7 @@ bool ThreadDriver::quiet_within(const Deadline& deadline) {
     Lock lock(mutex_);
     leaving_ = true;
     posted_.notify_one();
-    finished_.wait_until(lock, deadline.at(), [this] { return unfinished_ == 0; });
+    finished_.wait_until(lock, deadline.at(), [this]() DDP_REQUIRES(mutex_) { return unfinished_ == 0; });
     return unfinished_ == 0 && left_to_mpi_.empty();
 }
 
@@ -116,7 +116,7 @@ void ThreadDriver::stop() {
     Lock lock(mutex_);
     stopping_ = true;
     posted_.notify_one();
-    finished_.wait_until(lock, Deadline::after_ms(kStopMs).at(), [this] { return stopped_; });
+    finished_.wait_until(lock, Deadline::after_ms(kStopMs).at(), [this]() DDP_REQUIRES(mutex_) { return stopped_; });
 }
 
 void ThreadDriver::loop() {
@@ -162,7 +162,7 @@ void ThreadDriver::serve_all() {
 }
 
 void ThreadDriver::finish(const BatchPtr& batch) {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     if (belongs_to_mpi(*batch)) left_to_mpi_.push_back(batch);
     batch->done.store(true, std::memory_order_release);
     --unfinished_;
@@ -185,7 +185,8 @@ void ThreadDriver::rest(Lock& lock) {
     const auto wanted = [this] { return new_count_.load(std::memory_order_acquire) > 0 || leaving_; };
     stay_awake(wanted, thread_seen_, caller_seen_);
     lock.lock();
-    posted_.wait(lock, [this] { return !new_.empty() || stopping_ || (leaving_ && !active_.empty()); });
+    posted_.wait(
+        lock, [this]() DDP_REQUIRES(mutex_) { return !new_.empty() || stopping_ || (leaving_ && !active_.empty()); });
 }
 
 }  // namespace libddp::mpi

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -17,6 +16,7 @@
 #include "device/cuda/check.h"
 #include "util/at_exit.h"
 #include "util/host.h"
+#include "util/mutex.h"
 #include "util/quiet_thread.h"
 
 namespace libddp::cuda {
@@ -63,29 +63,29 @@ RankGpu rank_gpu(int device, int nccl_version) {
 class Endings {
 public:
     void begin() {
-        const std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         ++count_;
     }
     void end() {
-        const std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         --count_;
         changed_.notify_all();
     }
     // Until there is none, or the deadline.
     void wait(const Deadline& deadline, const std::function<void()>& look) {
-        std::unique_lock lock(mutex_);
+        Lock lock(mutex_);
         while (count_ > 0 && !deadline.expired()) {
             lock.unlock();
             look();
             lock.lock();
-            changed_.wait_for(lock, kLook, [this] { return count_ == 0; });
+            if (count_ > 0) changed_.wait_for(lock, kLook);
         }
     }
 
 private:
-    std::mutex mutex_;
-    std::condition_variable changed_;
-    int count_ = 0;
+    Mutex mutex_;
+    Condition changed_;
+    int count_ DDP_GUARDED_BY(mutex_) = 0;
 };
 
 // Never freed: threads that end communicators may still run when the process exits.
@@ -107,16 +107,16 @@ struct Communicator::Shared {
     std::timed_mutex mutex;
     ncclComm_t comm = nullptr;
 
-    std::mutex end_mutex;
-    std::condition_variable end_changed;
-    bool ending = false, ended = false;
+    Mutex end_mutex;
+    Condition end_changed;
+    bool ending DDP_GUARDED_BY(end_mutex) = false, ended DDP_GUARDED_BY(end_mutex) = false;
     std::optional<AtExit> at_exit;  // from when it is ending
 
     void wait_at_exit() {
         at_exit.emplace(
             [this](int, const Deadline& deadline) {
-                std::unique_lock lock(end_mutex);
-                end_changed.wait_until(lock, deadline.at(), [this] { return ended; });
+                Lock lock(end_mutex);
+                end_changed.wait_until(lock, deadline.at(), [this]() DDP_REQUIRES(end_mutex) { return ended; });
             },
             kExitMs);
     }
@@ -142,7 +142,7 @@ struct Communicator::Shared {
 
     void set_ended() {
         endings().end();
-        const std::lock_guard lock(end_mutex);
+        const Lock lock(end_mutex);
         ended = true;
         end_changed.notify_all();
     }
@@ -170,7 +170,7 @@ Communicator::Communicator(const ddp_backend_host& host, int number, int device,
     const OnDevice current(device);
     const BesideCaptures beside;
     try {
-        const std::lock_guard lock(shared_->mutex);
+        const std::scoped_lock lock(shared_->mutex);
         settle(nccl().ncclCommInitRankConfig(&shared_->comm, host.world_size, id, host.rank, &config),
                "connecting the GPUs", deadline);
         AtExit::prepare();  // after what CUDA and NCCL have registered, which this must come before
@@ -188,8 +188,9 @@ Communicator::~Communicator() {
     } catch (const std::exception&) {
         // No thread can be started: the process keeps what NCCL has.
     }
-    std::unique_lock lock(shared_->end_mutex);
-    shared_->end_changed.wait_for(lock, kFree, [&] { return shared_->ended; });
+    Lock lock(shared_->end_mutex);
+    shared_->end_changed.wait_until(lock, std::chrono::steady_clock::now() + kFree,
+                                    [&]() DDP_REQUIRES(shared_->end_mutex) { return shared_->ended; });
 }
 
 // Rank 0 hears from all where they are, and then tells either the id under which NCCL meets or why it cannot.
@@ -231,7 +232,7 @@ void Communicator::meet(const ddp_backend_host& host, int number, const Deadline
 
 void Communicator::enqueue(const char* name, const Deadline& deadline,
                            const std::function<ncclResult_t(ncclComm_t)>& calls) {
-    const std::lock_guard lock(shared_->mutex);
+    const std::scoped_lock lock(shared_->mutex);
     look_();
     if (!shared_->comm) fail(DDP_ERROR_ABORTED, "the group was aborted");
     settle(calls(shared_->comm), name, deadline);
@@ -268,7 +269,7 @@ void Communicator::abort() {
 
 void Communicator::end(bool abort) {
     {
-        const std::lock_guard lock(shared_->end_mutex);
+        const Lock lock(shared_->end_mutex);
         if (shared_->ending) return;
         shared_->ending = true;
     }

@@ -2,7 +2,6 @@
 #include <cstddef>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <vector>
 
 #include "backends/common/adapter.h"
@@ -13,6 +12,7 @@
 #include "backends/nccl/settings.h"
 #include "ddp/backend.h"
 #include "device/cuda/check.h"
+#include "util/mutex.h"
 
 namespace libddp::cuda {
 namespace {
@@ -101,10 +101,10 @@ private:
     const ddp_backend_host& host_;
     const Settings settings_;
     backend::Failure failure_;
-    std::mutex creating_;  // held while a communicator is created, and so for long
-    std::mutex mutex_;     // guards what follows
-    std::map<int, std::shared_ptr<Communicator>> communicators_;
-    std::map<void*, Registered> registered_;
+    Mutex creating_;  // held while a communicator is created, and so for long
+    Mutex mutex_;
+    std::map<int, std::shared_ptr<Communicator>> communicators_ DDP_GUARDED_BY(mutex_);
+    std::map<void*, Registered> registered_ DDP_GUARDED_BY(mutex_);
 };
 
 NcclTransport::NcclTransport(const ddp_backend_host& host) : host_(host), settings_(read_settings(host)) {
@@ -150,24 +150,24 @@ void NcclTransport::dispatch(const ddp_collective& c, const Deadline& deadline) 
 }
 
 std::shared_ptr<Communicator> NcclTransport::find(int device) {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     const auto found = communicators_.find(device);
     return found == communicators_.end() ? nullptr : found->second;
 }
 
 std::shared_ptr<Communicator> NcclTransport::on(int device, const Deadline& deadline) {
     if (auto known = find(device)) return known;
-    const std::lock_guard creating(creating_);
+    const Lock creating(creating_);
     if (auto known = find(device)) return known;
     std::size_t number = 0;
     {
-        const std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         number = communicators_.size();
     }
     auto created =
         std::make_shared<Communicator>(host_, static_cast<int>(number), device, deadline, [this] { failure_.check(); });
     {
-        const std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         communicators_.emplace(device, created);
     }
     if (failure_.failed()) created->abort();  // an abort that came before it was found there
@@ -177,7 +177,7 @@ std::shared_ptr<Communicator> NcclTransport::on(int device, const Deadline& dead
 void NcclTransport::check_enqueued() {
     std::vector<std::shared_ptr<Communicator>> all;
     {
-        const std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         for (const auto& [device, communicator] : communicators_) all.push_back(communicator);
     }
     guarded([&] {
@@ -187,7 +187,7 @@ void NcclTransport::check_enqueued() {
 
 void NcclTransport::abort() {
     failure_.set({DDP_ERROR_ABORTED, "the group was aborted"});
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     for (const auto& [device, communicator] : communicators_) communicator->abort();
 }
 
@@ -206,7 +206,7 @@ void* NcclTransport::allocate(std::size_t bytes, const ddp_device& device) {
     if (!memory) return nullptr;
     try {
         void* const handle = register_memory(*communicator, memory, bytes, deadline);
-        const std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         registered_[memory] = {communicator, handle};
     } catch (...) {
         free_for_nccl(memory);
@@ -218,7 +218,7 @@ void* NcclTransport::allocate(std::size_t bytes, const ddp_device& device) {
 void NcclTransport::deallocate(void* memory) {
     Registered registered;
     {
-        const std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         registered = std::move(registered_.extract(memory).mapped());
     }
     const OnDevice current(registered.communicator->device());

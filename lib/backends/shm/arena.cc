@@ -9,7 +9,7 @@ namespace libddp::shm {
 
 void* Arena::allocate(std::size_t bytes) {
     const std::size_t size = whole_pages(bytes > 0 ? bytes : 1);
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     const std::uint64_t offset = take_place(size);
     try {
         segment_.reserve(offset, size);
@@ -49,7 +49,7 @@ void Arena::give_back_place(std::uint64_t offset, std::size_t size) {
 }
 
 void Arena::deallocate(void* memory) {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     const auto found = own_.find(static_cast<std::byte*>(memory));
     if (found == own_.end()) fail(DDP_ERROR_INVALID_ARGUMENT, "this memory was not allocated from this group");
     const Block& block = found->second;
@@ -63,7 +63,7 @@ void Arena::deallocate(void* memory) {
 
 Location Arena::locate(const void* memory, std::size_t bytes) const {
     const auto* begin = static_cast<const std::byte*>(memory);
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     auto after = own_.upper_bound(begin);
     if (after == own_.begin()) return {};
     const auto& [start, block] = *--after;

@@ -5,11 +5,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
-#include <mutex>
 #include <unordered_map>
 #include <vector>
 
 #include "backends/shm/segment.h"
+#include "util/mutex.h"
 
 namespace libddp::shm {
 
@@ -63,15 +63,15 @@ private:
         std::uint64_t freed = 0;                            // how many of its freed blocks are unmapped
     };
 
-    std::uint64_t take_place(std::size_t size);
-    void give_back_place(std::uint64_t offset, std::size_t size);
+    std::uint64_t take_place(std::size_t size) DDP_REQUIRES(mutex_);
+    void give_back_place(std::uint64_t offset, std::size_t size) DDP_REQUIRES(mutex_);
 
     Segment& segment_;
-    mutable std::mutex mutex_;
-    std::map<std::uint64_t, std::uint64_t> free_;  // places: begin and end
+    mutable Mutex mutex_;
+    std::map<std::uint64_t, std::uint64_t> free_ DDP_GUARDED_BY(mutex_);  // places: begin and end
     std::atomic<bool> reuse_{true};
-    std::map<const std::byte*, Block> own_;  // by address
-    FreedBlocks& freed_;
+    std::map<const std::byte*, Block> own_ DDP_GUARDED_BY(mutex_);  // by address
+    FreedBlocks& freed_ DDP_GUARDED_BY(mutex_);
     std::vector<Other> others_;
 };
 

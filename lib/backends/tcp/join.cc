@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <string>
@@ -14,6 +13,7 @@
 #include "backends/common/keys.h"
 #include "backends/tcp/directory.h"
 #include "util/error.h"
+#include "util/mutex.h"
 #include "util/random.h"
 #include "util/text.h"
 #include "wire/dial.h"
@@ -205,7 +205,7 @@ public:
 
     // A peer that comes twice did not hear the end of its first handshake.
     void admit(wire::Gate::Guest guest) override {
-        const std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         for (const auto& [peer, lane] : awaited_) {
             if (guest.identity != identity_of(group_.name, host_.rank, peer, lane)) continue;
             connections_.channels[static_cast<std::size_t>(peer)][static_cast<std::size_t>(lane)] =
@@ -231,7 +231,7 @@ private:
     void take(Connector& connector) { place_of(connector.peer, connector.lane) = std::move(connector.channel); }
 
     bool complete() {
-        const std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         for (const auto& channels : connections_.channels)
             for (const auto& channel : channels)
                 if (!channel) return false;
@@ -265,7 +265,7 @@ private:
         }
         std::string missing;
         int first = -1;
-        const std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         for (const auto& [peer, lane] : awaited_) {
             if (lane != 0 || place_of(peer, lane)) continue;
             missing += str(missing.empty() ? "" : ", ", peer);
@@ -287,7 +287,7 @@ private:
     std::vector<Listening> directory_;  // by rank
     std::vector<Connector> connectors_;
     std::set<std::pair<int, int>> awaited_;     // peer and lane of what others make
-    std::mutex mutex_;                          // channels of awaited_, which the listener's thread brings
+    Mutex mutex_;                               // channels of awaited_, which the listener's thread brings
     std::optional<Registration> registration_;  // ends first
 };
 

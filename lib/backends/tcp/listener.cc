@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "util/error.h"
+#include "util/mutex.h"
 #include "util/process.h"
 #include "util/quiet_thread.h"
 #include "wire/sockets.h"
@@ -25,8 +26,8 @@ constexpr auto kClosing = std::chrono::seconds(2);
 constexpr auto kLastClosing = std::chrono::milliseconds(100);
 
 struct Registry {
-    std::mutex mutex;
-    std::map<std::pair<std::string, wire::Protection>, std::weak_ptr<Listener>> listeners;
+    Mutex mutex;
+    std::map<std::pair<std::string, wire::Protection>, std::weak_ptr<Listener>> listeners DDP_GUARDED_BY(mutex);
 };
 
 Registry& registry() {
@@ -38,7 +39,7 @@ Registry& registry() {
 
 std::shared_ptr<Listener> Listener::at(const std::string& address, wire::Protection protection) {
     Registry& r = registry();
-    const std::lock_guard lock(r.mutex);
+    const Lock lock(r.mutex);
     auto& known = r.listeners[{address, protection}];
     auto listener = known.lock();
     if (!listener) known = listener = std::make_shared<Listener>(address, protection);
@@ -53,13 +54,13 @@ Listener::Listener(const std::string& address, wire::Protection protection)
     gate_ = std::make_unique<wire::Gate>(
         std::move(socket), "backend tcp",
         [this](std::string_view identity) -> std::optional<wire::Key> {
-            const std::lock_guard lock(mutex_);
+            const Lock lock(mutex_);
             Expecting* expecting = find(identity);
             return expecting ? expecting->key_of(identity) : std::nullopt;
         },
         protection,
         [this](wire::Gate::Guest guest) {
-            const std::lock_guard lock(mutex_);
+            const Lock lock(mutex_);
             if (Expecting* expecting = find(guest.identity)) expecting->admit(std::move(guest));
         });
     thread_ = quiet_thread([this] { persist("the listener of backend tcp", [this] { watch(); }); });
@@ -67,7 +68,7 @@ Listener::Listener(const std::string& address, wire::Protection protection)
 
 Listener::~Listener() {
     {
-        const std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         stop_ = true;
     }
     wake();
@@ -87,19 +88,19 @@ Expecting* Listener::find(std::string_view identity) {
 }
 
 void Listener::add(const std::string& prefix, Expecting* expecting) {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     expecting_.emplace(prefix, expecting);
 }
 
 void Listener::remove(const std::string& prefix) {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     expecting_.erase(prefix);
 }
 
 void Listener::close_later(std::unique_ptr<wire::Channel> channel) {
     shutdown(channel->fd(), SHUT_WR);
     {
-        const std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         closing_.push_back({std::move(channel), Clock::now() + kClosing});
     }
     wake();
@@ -114,7 +115,7 @@ void Listener::watch() {
         watched = {{wake_.get(), POLLIN, 0}, {gate_->fd(), POLLIN, 0}};
         closing.clear();
         {
-            const std::lock_guard lock(mutex_);
+            const Lock lock(mutex_);
             const auto now = Clock::now();
             if (stop_ && !end) end = now + kLastClosing;
             closing_.remove_if([&](const Closing& c) { return c.until <= now || (end && *end <= now); });

@@ -5,13 +5,13 @@
 #include <list>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <thread>
 
 #include "util/descriptors.h"
+#include "util/mutex.h"
 #include "wire/channel.h"
 #include "wire/gate.h"
 
@@ -53,16 +53,16 @@ private:
         wire::Gate::Clock::time_point until;
     };
 
-    Expecting* find(std::string_view identity);
+    Expecting* find(std::string_view identity) DDP_REQUIRES(mutex_);
     void watch();
     void drain(Closing& closing);
     void wake() const;
 
     Descriptor wake_;
-    std::mutex mutex_;
-    std::map<std::string, Expecting*, std::less<>> expecting_;
-    std::list<Closing> closing_;
-    bool stop_ = false;
+    Mutex mutex_;
+    std::map<std::string, Expecting*, std::less<>> expecting_ DDP_GUARDED_BY(mutex_);
+    std::list<Closing> closing_ DDP_GUARDED_BY(mutex_);
+    bool stop_ DDP_GUARDED_BY(mutex_) = false;
     int port_ = 0;
     std::unique_ptr<wire::Gate> gate_;
     std::thread thread_;

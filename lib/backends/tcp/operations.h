@@ -4,30 +4,39 @@
 
 #include <cstddef>
 
-#include "backends/common/slices.h"
 #include "backends/tcp/exchange.h"
 #include "backends/tcp/mesh.h"
 #include "ddp/backend.h"
+#include "device/scratch.h"
 #include "util/deadline.h"
 
 namespace libddp::tcp {
 
-// Long messages travel in chunks, each in one message.
-inline constexpr std::size_t kChunk = std::size_t{256} << 10;
-// How many chunks of each peer may be on their way or waiting to be reduced.
-inline constexpr std::size_t kWindow = 8;
-
-// The tools of an operation.
+// The tools of an operation, also as backends/common/direct.h wants them.
 struct Bench {
+    // Long messages travel in chunks, each in one message, chunk k in lane k modulo their number.
+    static constexpr std::size_t kChunk = std::size_t{256} << 10;
+    // How many chunks of each peer may be on their way or waiting to be reduced.
+    static constexpr std::size_t kWindow = 8;
+
     Mesh& mesh;
     Exchange& exchange;
-    backend::ReceiveMemory& memory;
-};
+    ScratchMemory& memory;
 
-// Each rank reduces its slice of the vector, strictly in rank order, and sends it to all: the bits depend on nothing but the inputs.
-// In a full mesh only.
-void direct_allreduce(Bench bench, const ddp_collective& c, const Deadline& deadline);
-void direct_reduce_scatter(Bench bench, const ddp_collective& c, const Deadline& deadline);
+    int rank() const { return mesh.rank(); }
+    int size() const { return mesh.size(); }
+    void expect(int peer, void* into, std::size_t bytes, int* missing, std::size_t k) const {
+        mesh.expect(peer, MessageType::kData, into, bytes, missing, k % mesh.lanes());
+    }
+    void send(int peer, const void* data, std::size_t bytes, std::size_t k) const {
+        mesh.send(peer, MessageType::kData, data, bytes, k % mesh.lanes());
+    }
+    template <class Done>
+    void wait(const Deadline& deadline, Done done) const {
+        mesh.wait(deadline, done);
+    }
+    void wait_sent(const Deadline& deadline) const { mesh.wait_sent(deadline); }
+};
 
 // Slices go round from neighbour to neighbour, and each rank adds its own. Short messages are gathered and reduced in rank order.
 void ring_allreduce(Bench bench, const ddp_collective& c, const Deadline& deadline);

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <vector>
 
+#include "backends/common/slices.h"
 #include "backends/tcp/operations.h"
 #include "kernels/arithmetic.h"
 #include "kernels/dtype.h"
@@ -55,14 +56,14 @@ void ring_reduce(Bench bench, Neighbours& neighbours, const ddp_collective& c, c
     const char* const own = static_cast<const char*>(c.send);
     const auto bytes_of = [&](const Chunk& chunk) { return cut.chunk_size(chunk.slice, chunk.k) * cut.element; };
     const std::vector<Chunk> incoming = chunks_from(cut, (last - 2 + size) % size, size);
-    const std::size_t slot_bytes = backend::round_up(cut.chunk * cut.element, backend::kAlignment);
-    char* const staged = bench.memory.reserve(kWindow * slot_bytes);
+    const std::size_t slot_bytes = align_up(cut.chunk * cut.element);
+    std::byte* const staged = bench.memory.require(Bench::kWindow * slot_bytes);
     std::vector<int> missing(incoming.size(), 1);
     const auto receive = [&](std::size_t i) {
         if (i < incoming.size())
-            neighbours.expect(staged + i % kWindow * slot_bytes, bytes_of(incoming[i]), &missing[i]);
+            neighbours.expect(staged + i % Bench::kWindow * slot_bytes, bytes_of(incoming[i]), &missing[i]);
     };
-    for (std::size_t i = 0; i < kWindow; ++i) receive(i);
+    for (std::size_t i = 0; i < Bench::kWindow; ++i) receive(i);
     const int first = (last - 1 + size) % size;
     for (std::size_t k = 0; k < cut.chunks(first); ++k)
         neighbours.send(own + cut.offset(first, k), cut.chunk_size(first, k) * cut.element);
@@ -70,10 +71,10 @@ void ring_reduce(Bench bench, Neighbours& neighbours, const ddp_collective& c, c
         const Chunk& chunk = incoming[i];
         const bool ends = chunk.slice == last;
         mesh.wait(deadline, [&] { return missing[i] == 0; });
-        const void* inputs[] = {staged + i % kWindow * slot_bytes, own + cut.offset(chunk.slice, chunk.k)};
+        const void* inputs[] = {staged + i % Bench::kWindow * slot_bytes, own + cut.offset(chunk.slice, chunk.k)};
         char* const out = ends ? place(chunk) : partial + cut.offset(chunk.slice, chunk.k);
         cpu::reduce(out, inputs, 2, cut.chunk_size(chunk.slice, chunk.k), c.dtype, c.op, ends ? c.scale : 1);
-        receive(i + kWindow);
+        receive(i + Bench::kWindow);
         if (ends)
             done(chunk);
         else
@@ -97,9 +98,9 @@ void pass_on(Mesh& mesh, Neighbours& neighbours, const std::vector<Chunk>& incom
 }
 
 // Everyone's part in log2(world) rounds (Bruck's algorithm): block j of the result is that of the rank j places before this one.
-char* gather_blocks(Bench bench, const void* mine, std::size_t bytes, const Deadline& deadline) {
+const std::byte* gather_blocks(Bench bench, const void* mine, std::size_t bytes, const Deadline& deadline) {
     Mesh& mesh = bench.mesh;
-    char* const blocks = bench.memory.reserve(bytes * static_cast<std::size_t>(mesh.size()));
+    std::byte* const blocks = bench.memory.require(bytes * static_cast<std::size_t>(mesh.size()));
     std::memcpy(blocks, mine, bytes);
     for (int distance = 1; distance < mesh.size(); distance *= 2) {
         const auto count = static_cast<std::size_t>(std::min(distance, mesh.size() - distance));
@@ -121,13 +122,13 @@ void ring_allreduce(Bench bench, const ddp_collective& c, const Deadline& deadli
     const std::size_t bytes = c.count * dtype_size(c.dtype);
     bench.exchange.compare(c, deadline);
     if (bytes * static_cast<std::size_t>(size) <= kGathered) {
-        const char* const blocks = gather_blocks(bench, c.send, bytes, deadline);
+        const std::byte* const blocks = gather_blocks(bench, c.send, bytes, deadline);
         std::vector<const void*> inputs;
         for (int r = 0; r < size; ++r)
             inputs.push_back(blocks + static_cast<std::size_t>((rank - r + size) % size) * bytes);
         return cpu::reduce(c.recv, inputs.data(), inputs.size(), c.count, c.dtype, c.op, c.scale);
     }
-    const backend::Cut cut = backend::cut_evenly(c.count, size, kChunk, c.dtype);
+    const backend::Cut cut = backend::cut_evenly(c.count, size, Bench::kChunk, c.dtype);
     char* const result = static_cast<char*>(c.recv);
     Neighbours neighbours(mesh);
     const int last = (rank + 1) % size;
@@ -145,7 +146,7 @@ void ring_reduce_scatter(Bench bench, const ddp_collective& c, const Deadline& d
     Mesh& mesh = bench.mesh;
     bench.exchange.compare(c, deadline);
     const std::size_t total = c.count * static_cast<std::size_t>(mesh.size());
-    const backend::Cut cut = backend::make_cut(total, c.count, kChunk, c.dtype);
+    const backend::Cut cut = backend::make_cut(total, c.count, Bench::kChunk, c.dtype);
     std::vector<char> partial(total * cut.element);
     Neighbours neighbours(mesh);
     ring_reduce(
@@ -175,13 +176,14 @@ void allgather(Bench bench, const ddp_collective& c, const Deadline& deadline) {
     }
     bench.exchange.finish();
     if (bytes * static_cast<std::size_t>(size) <= kGathered) {
-        const char* const blocks = gather_blocks(bench, c.send, bytes, deadline);
+        const std::byte* const blocks = gather_blocks(bench, c.send, bytes, deadline);
         for (int r = 0; r < size; ++r)
             std::memcpy(part(r), blocks + static_cast<std::size_t>((rank - r + size) % size) * bytes, bytes);
         return;
     }
     if (c.send != part(rank)) std::memcpy(part(rank), c.send, bytes);
-    const backend::Cut cut = backend::make_cut(c.count * static_cast<std::size_t>(size), c.count, kChunk, c.dtype);
+    const backend::Cut cut =
+        backend::make_cut(c.count * static_cast<std::size_t>(size), c.count, Bench::kChunk, c.dtype);
     Neighbours neighbours(mesh);
     for (std::size_t k = 0; k < cut.chunks(rank); ++k)
         neighbours.send(all + cut.offset(rank, k), cut.chunk_size(rank, k) * cut.element);
@@ -196,15 +198,16 @@ void broadcast(Bench bench, const ddp_collective& c, const Deadline& deadline) {
     bench.exchange.compare(c, deadline);
     // The root may hand its data over in `send`; everyone's result is in `recv`.
     if (tree.parent < 0 && c.send != c.recv) std::memcpy(data, c.send, bytes);
-    const auto piece_at = [bytes](std::size_t begin) { return std::min(kChunk, bytes - begin); };
-    std::vector<int> missing((bytes + kChunk - 1) / kChunk, tree.parent >= 0 ? 1 : 0);
+    const auto piece_at = [bytes](std::size_t begin) { return std::min(Bench::kChunk, bytes - begin); };
+    std::vector<int> missing((bytes + Bench::kChunk - 1) / Bench::kChunk, tree.parent >= 0 ? 1 : 0);
     for (std::size_t k = 0; k < missing.size() && tree.parent >= 0; ++k)
-        mesh.expect(tree.parent, MessageType::kData, data + k * kChunk, piece_at(k * kChunk), &missing[k],
+        mesh.expect(tree.parent, MessageType::kData, data + k * Bench::kChunk, piece_at(k * Bench::kChunk), &missing[k],
                     k % mesh.lanes());
     for (std::size_t k = 0; k < missing.size(); ++k) {
         mesh.wait(deadline, [&] { return missing[k] == 0; });
         for (const int child : tree.children)
-            mesh.send(child, MessageType::kData, data + k * kChunk, piece_at(k * kChunk), k % mesh.lanes());
+            mesh.send(child, MessageType::kData, data + k * Bench::kChunk, piece_at(k * Bench::kChunk),
+                      k % mesh.lanes());
     }
     mesh.wait_sent(deadline);
 }

@@ -36,38 +36,24 @@ wire::Protection parse_protection(const std::string& name, const char* what) {
 }  // namespace
 
 std::string name_of(wire::Protection protection) {
-    switch (protection) {
-        case wire::Protection::kTls:
-            return "tls";
-        case wire::Protection::kAuth:
-            return "auth";
-        default:
-            return "plain";
-    }
+    static constexpr const char* kNames[] = {"tls", "auth", "plain"};
+    return kNames[static_cast<int>(protection)];
 }
 
 Settings read_settings(const ddp_backend_host& host) {
+    OptionReader options(host.options ? host.options : "", "backend_options of tcp");
     Settings settings;
-    std::string algorithm = "auto", lanes = "auto", protection;
-    for (const auto& [key, value] : parse_options(host.options ? host.options : "", "backend_options")) {
-        if (key == "algorithm")
-            algorithm = value;
-        else if (key == "lanes")
-            lanes = value;
-        else if (key == "wire")
-            protection = value;
-        else if (!settings.network.take(key, value))
-            fail(DDP_ERROR_INVALID_ARGUMENT, "backend_options: tcp knows no option '", key,
-                 "'; it knows algorithm, lanes, wire, iface, host");
-    }
-    settings.algorithm = parse_algorithm(algorithm, host);
-    if (lanes != "auto") settings.lanes = static_cast<int>(parse_int(lanes, 1, kMostLanes, "backend_options: lanes"));
+    settings.algorithm = parse_algorithm(options.take("algorithm").value_or("auto"), host);
+    if (const auto lanes = options.take("lanes"); lanes && *lanes != "auto")
+        settings.lanes = static_cast<int>(parse_int(*lanes, 1, kMostLanes, options.name("lanes")));
+    const std::string protection = options.take("wire").value_or("");
     const char* from_environment = std::getenv("DDP_WIRE");
     if (!protection.empty())
         settings.protection = parse_protection(protection, "backend_options");
     else if (from_environment && *from_environment)
         settings.protection = parse_protection(from_environment, "DDP_WIRE");
-    settings.network.complete();
+    settings.network = backend::Network::from(options);
+    options.finish();
     return settings;
 }
 

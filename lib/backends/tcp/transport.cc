@@ -2,6 +2,7 @@
 
 #include "backends/common/adapter.h"
 #include "backends/common/alone.h"
+#include "backends/common/direct.h"
 #include "backends/tcp/operations.h"
 #include "util/error.h"
 
@@ -45,13 +46,14 @@ void TcpTransport::dispatch(const ddp_collective& c, const Deadline& deadline) {
     const bool direct = mesh_->full() && settings_.algorithm == Algorithm::kDirect;
     switch (c.kind) {
         case DDP_COLLECTIVE_ALLREDUCE:
-            return direct ? direct_allreduce(bench, c, deadline) : ring_allreduce(bench, c, deadline);
+            return direct ? backend::direct_allreduce(bench, c, deadline) : ring_allreduce(bench, c, deadline);
         case DDP_COLLECTIVE_BROADCAST:
             return broadcast(bench, c, deadline);
         case DDP_COLLECTIVE_ALLGATHER:
             return allgather(bench, c, deadline);
         case DDP_COLLECTIVE_REDUCE_SCATTER:
-            return direct ? direct_reduce_scatter(bench, c, deadline) : ring_reduce_scatter(bench, c, deadline);
+            return direct ? backend::direct_reduce_scatter(bench, c, deadline)
+                          : ring_reduce_scatter(bench, c, deadline);
         default:
             fail(DDP_ERROR_UNSUPPORTED, "unknown collective ", c.kind);
     }

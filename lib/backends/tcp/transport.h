@@ -5,11 +5,11 @@
 #include <memory>
 
 #include "backends/common/failure.h"
-#include "backends/common/slices.h"
 #include "backends/tcp/exchange.h"
 #include "backends/tcp/mesh.h"
 #include "backends/tcp/settings.h"
 #include "ddp/backend.h"
+#include "device/scratch.h"
 
 namespace libddp::tcp {
 
@@ -42,7 +42,7 @@ private:
     // Null in a world of one, which needs no sockets.
     std::unique_ptr<Mesh> mesh_;
     std::unique_ptr<Exchange> exchange_;
-    backend::ReceiveMemory memory_;
+    ScratchMemory memory_;
 };
 
 }  // namespace libddp::tcp

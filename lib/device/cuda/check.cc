@@ -5,8 +5,9 @@
 
 #include <atomic>
 #include <cstdlib>
-#include <mutex>
 #include <vector>
+
+#include "util/mutex.h"
 
 namespace libddp::cuda {
 
@@ -96,7 +97,7 @@ private:
     CUcontext context_of(int device) {
         std::atomic<CUcontext>& known = contexts_[static_cast<std::size_t>(device)];
         if (const CUcontext context = known.load()) return context;
-        const std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         if (const CUcontext context = known.load()) return context;
         CUdevice handle = 0;
         CUcontext context = nullptr;
@@ -111,7 +112,7 @@ private:
     PFN_cuDevicePrimaryCtxRetain_v7000 retain_ = nullptr;
     PFN_cuCtxPushCurrent_v4000 push_ = nullptr;
     PFN_cuCtxPopCurrent_v4000 pop_ = nullptr;
-    std::mutex mutex_;
+    Mutex mutex_;
     std::vector<std::atomic<CUcontext>> contexts_;
     std::atomic<CUcontext> any_{nullptr};
 };

@@ -1,9 +1,9 @@
 #include "device/cuda/memory.h"
 
 #include <map>
-#include <mutex>
 
 #include "device/cuda/check.h"
+#include "util/mutex.h"
 
 namespace libddp::cuda {
 namespace {
@@ -31,9 +31,9 @@ void let_read(cudaMemPool_t pool, int owner, int reader) {
 // A pool of libddp's own, so that the program's settings of the device's default pool stay its own. Lives as long as the
 // process.
 cudaMemPool_t pool_of(int device) {
-    static std::mutex& mutex = *new std::mutex;
+    static Mutex& mutex = *new Mutex;
     static auto& pools = *new Pools;
-    const std::lock_guard lock(mutex);
+    const Lock lock(mutex);
     const auto found = pools.find(device);
     if (found != pools.end()) return found->second;
     int supported = 0;
@@ -127,9 +127,9 @@ namespace {
 constexpr std::size_t kMostTimesLarger = 2;
 
 struct Kept {
-    std::mutex mutex;
-    std::map<void*, std::size_t> sizes;
-    std::multimap<std::size_t, void*> idle;
+    Mutex mutex;
+    std::map<void*, std::size_t> sizes DDP_GUARDED_BY(mutex);
+    std::multimap<std::size_t, void*> idle DDP_GUARDED_BY(mutex);
 };
 
 Kept& kept() {
@@ -139,7 +139,7 @@ Kept& kept() {
 
 void* take_idle(std::size_t bytes) {
     Kept& k = kept();
-    const std::lock_guard lock(k.mutex);
+    const Lock lock(k.mutex);
     const auto found = k.idle.lower_bound(bytes);
     if (found == k.idle.end() || found->first / kMostTimesLarger > bytes) return nullptr;
     void* const memory = found->second;
@@ -152,7 +152,7 @@ bool free_idle() {
     std::multimap<std::size_t, void*> idle;
     {
         Kept& k = kept();
-        const std::lock_guard lock(k.mutex);
+        const Lock lock(k.mutex);
         idle.swap(k.idle);
         for (const auto& [size, memory] : idle) k.sizes.erase(memory);
     }
@@ -171,7 +171,7 @@ void* allocate_new(std::size_t bytes) {
     }
     check(code, "cudaHostAlloc");
     Kept& k = kept();
-    const std::lock_guard lock(k.mutex);
+    const Lock lock(k.mutex);
     k.sizes.emplace(memory, bytes);
     return memory;
 }
@@ -192,7 +192,7 @@ void deallocate_host(void* memory) {
     ddp_device_failure ignored;  // short of memory: then it is kept for nobody
     at_boundary(&ignored, [&] {
         Kept& k = kept();
-        const std::lock_guard lock(k.mutex);
+        const Lock lock(k.mutex);
         k.idle.emplace(k.sizes.at(memory), memory);
     });
 }

@@ -69,14 +69,6 @@ std::unique_ptr<const Codec<Real>> codec_of(const ddp_codec& codec) {
     }
 }
 
-// Without an early exit, which would keep the compiler from using vectors.
-template <class Real>
-bool all_finite(const Real* x, std::size_t count) {
-    codec::Bits<Real> bad = 0;
-    for (std::size_t i = 0; i < count; ++i) bad |= !(std::fabs(x[i]) <= std::numeric_limits<Real>::max());
-    return bad == 0;
-}
-
 template <class Real>
 class Coder {
 public:
@@ -88,7 +80,7 @@ public:
             const ddp_codec_part& part = batch_.parts[i];
             auto* x = static_cast<Real*>(needs_copy(part) ? batch_.scratch : part.gradient);
             if (needs_copy(part)) input(part, 0, part.count, x);
-            const bool finite = all_finite(x, part.count);
+            const bool finite = first_nonfinite(x, part.count, kDtype<Real>) == part.count;
             from(rank)[i] = std::byte{!finite};
             if (finite) codec_->pack(x, part.count, from(rank) + part.packed);
         }

@@ -28,9 +28,10 @@ namespace hn = hwy::HWY_NAMESPACE;
 #endif
 
 // Memory format -> vectors of the type that arithmetic is done in. D is a tag of Compute.
-struct F32 {
-    using Stored = float;
-    using Compute = float;
+template <class T>
+struct Native {
+    using Stored = T;
+    using Compute = T;
     template <class D>
     static HWY_INLINE hn::Vec<D> load(D d, const Stored* p) {
         return hn::LoadU(d, p);
@@ -40,19 +41,8 @@ struct F32 {
         hn::StoreU(v, d, p);
     }
 };
-
-struct F64 {
-    using Stored = double;
-    using Compute = double;
-    template <class D>
-    static HWY_INLINE hn::Vec<D> load(D d, const Stored* p) {
-        return hn::LoadU(d, p);
-    }
-    template <class D>
-    static HWY_INLINE void store(D d, hn::Vec<D> v, Stored* p) {
-        hn::StoreU(v, d, p);
-    }
-};
+using F32 = Native<float>;
+using F64 = Native<double>;
 
 struct BF16 {
     using Stored = std::uint16_t;

@@ -1,8 +1,9 @@
 #include <algorithm>
-#include <cmath>
+#include <cstdint>
 #include <cstring>
 #include <limits>
 
+#include "kernels/arithmetic.h"
 #include "kernels/dtype.h"
 #include "kernels/low_rank.h"
 #include "kernels/thin_matrix.h"
@@ -58,50 +59,18 @@ void dots(const Alone&, Shared&, const T* a, const T* b, std::size_t stride, std
 namespace cpu {
 namespace {
 
-// An exponent of ones only is that of infinities and NaNs.
-struct Half {
-    static constexpr std::uint16_t kNan = 0x7e00;
-    static bool finite(std::uint16_t x) { return (x & 0x7c00) != 0x7c00; }
-};
-struct Brain {
-    static constexpr std::uint16_t kNan = 0x7fc0;
-    static bool finite(std::uint16_t x) { return (x & 0x7f80) != 0x7f80; }
-};
-template <class T>
-struct Real {
-    static constexpr T kNan = std::numeric_limits<T>::quiet_NaN();
-    static bool finite(T x) { return std::isfinite(x); }
-};
-
-// Calls use(Format(), element) with a null pointer to an element.
-template <class Use>
-void with_elements(ddp_dtype dtype, Use use) {
-    switch (dtype) {
-        case DDP_F64:
-            return use(Real<double>(), static_cast<double*>(nullptr));
-        case DDP_F32:
-            return use(Real<float>(), static_cast<float*>(nullptr));
-        case DDP_F16:
-            return use(Half(), static_cast<std::uint16_t*>(nullptr));
-        default:
-            return use(Brain(), static_cast<std::uint16_t*>(nullptr));
-    }
-}
-
 bool all_finite(const void* data, ddp_dtype dtype, std::size_t count) {
-    std::uint32_t bad = 0;
-    with_elements(dtype, [&](auto format, auto* element) {
-        const auto* values = static_cast<decltype(element)>(const_cast<void*>(data));
-        // Without an early exit, which would keep the compiler from using vectors.
-        for (std::size_t i = 0; i < count; ++i) bad |= format.finite(values[i]) ? 0u : 1u;
-    });
-    return bad == 0;
+    return first_nonfinite(data, count, dtype) == count;
 }
 
 void fill_nan(void* data, ddp_dtype dtype, std::size_t count) {
-    with_elements(dtype, [&](auto format, auto* element) {
-        std::fill_n(static_cast<decltype(element)>(data), count, format.kNan);
-    });
+    constexpr std::uint16_t kHalfNan = 0x7e00, kBrainNan = 0x7fc0;
+    if (dtype == DDP_F64)
+        std::fill_n(static_cast<double*>(data), count, std::numeric_limits<double>::quiet_NaN());
+    else if (dtype == DDP_F32)
+        std::fill_n(static_cast<float*>(data), count, std::numeric_limits<float>::quiet_NaN());
+    else
+        std::fill_n(static_cast<std::uint16_t*>(data), count, dtype == DDP_F16 ? kHalfNan : kBrainNan);
 }
 
 bool is_left_out(const ddp_low_rank& item) {

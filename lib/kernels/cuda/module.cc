@@ -1,19 +1,19 @@
 // The kernels as the table that libddp finds in libddp-cuda.so.
-#include <mutex>
 #include <set>
 
 #include "device/cuda/check.h"
 #include "kernels/cuda/codecs.h"
 #include "kernels/cuda/kernels.h"
+#include "util/mutex.h"
 
 namespace libddp::cuda {
 namespace {
 
 ddp_status prepare(std::int32_t device, ddp_device_failure* failure) {
     return guarded_on(device, failure, [&] {
-        static std::mutex& mutex = *new std::mutex;
+        static Mutex& mutex = *new Mutex;
         static auto& done = *new std::set<int>;
-        const std::lock_guard lock(mutex);
+        const Lock lock(mutex);
         if (done.count(device)) return;
         preload_transfer();
         preload_reduce();

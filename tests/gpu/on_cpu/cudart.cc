@@ -15,9 +15,9 @@
 
 namespace {
 
-using on_cpu::Event;
-using on_cpu::Point;
-using on_cpu::Stream;
+using fake::Event;
+using fake::Point;
+using fake::Stream;
 using on_cpu::stream_of;
 
 int devices() {
@@ -112,11 +112,26 @@ Event& event_of(cudaEvent_t event) {
 }
 
 std::shared_ptr<Point> point_of(cudaEvent_t event) {
-    const std::lock_guard lock(event_of(event).mutex);
-    return event_of(event).point;
+    return event_of(event).last();
 }
 
+// Operations follow each other at once: kernels as loops take long enough.
+const bool no_delay = (fake::set_longest_delay(0), true);
+
+// A thread's own stream.
+struct OwnStream {
+    void* const handle = Stream::make(0);
+    ~OwnStream() { Stream::free(handle); }
+};
+
 }  // namespace
+
+Stream& on_cpu::stream_of(void* stream) {
+    if (!stream) return *Stream::of(0, nullptr);
+    if (stream != reinterpret_cast<void*>(2)) return *Stream::of(stream);  // cudaStreamPerThread
+    thread_local const OwnStream own;
+    return *Stream::of(own.handle);
+}
 
 extern "C" {
 
@@ -205,20 +220,20 @@ cudaError_t cudaFreeAsync(void* pointer, cudaStream_t stream) {
 }
 // These may wait for whatever runs on the device: so here they do.
 cudaError_t cudaMalloc(void** pointer, size_t bytes) {
-    on_cpu::synchronize_all();
+    Stream::synchronize_all();
     return allocate(pointer, bytes, false);
 }
 cudaError_t cudaFree(void* pointer) {
-    on_cpu::synchronize_all();
+    Stream::synchronize_all();
     release(pointer);
     return cudaSuccess;
 }
 cudaError_t cudaHostAlloc(void** pointer, size_t bytes, unsigned) {
-    on_cpu::synchronize_all();
+    Stream::synchronize_all();
     return allocate(pointer, bytes, true);
 }
 cudaError_t cudaFreeHost(void* pointer) {
-    on_cpu::synchronize_all();
+    Stream::synchronize_all();
     release(pointer);
     return cudaSuccess;
 }
@@ -250,7 +265,7 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
     return cudaSuccess;
 }
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
-    *stream = reinterpret_cast<cudaStream_t>(new Stream);
+    *stream = static_cast<cudaStream_t>(Stream::make(default_device()));
     return cudaSuccess;
 }
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int) {
@@ -258,7 +273,7 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, i
 }
 // As CUDA does: what is enqueued ends by itself.
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
-    std::thread([stream] { delete reinterpret_cast<Stream*>(stream); }).detach();
+    Stream::free(stream);
     return cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
@@ -287,7 +302,7 @@ cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void*
 }
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
-    *event = reinterpret_cast<cudaEvent_t>(new Event);
+    *event = reinterpret_cast<cudaEvent_t>(new Event(default_device()));
     return cudaSuccess;
 }
 cudaError_t cudaEventCreate(cudaEvent_t* event) {
@@ -298,23 +313,16 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
     return cudaSuccess;
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
-    const auto point = std::make_shared<Point>();
-    {
-        const std::lock_guard lock(event_of(event).mutex);
-        event_of(event).point = point;
-    }
-    stream_of(stream).enqueue([point] { point->reach(); });
+    stream_of(stream).record(event_of(event));
     return cudaSuccess;
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
-    if (const auto point = point_of(event)) stream_of(stream).enqueue([point] { point->wait(); });
+    stream_of(stream).wait_for(event_of(event));
     return cudaSuccess;
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
     const auto point = point_of(event);
-    if (!point) return cudaSuccess;
-    const std::lock_guard lock(point->mutex);
-    return point->reached ? cudaSuccess : cudaErrorNotReady;
+    return !point || point->done() ? cudaSuccess : cudaErrorNotReady;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
     if (const auto point = point_of(event)) point->wait();
@@ -324,7 +332,7 @@ cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEve
     const auto from = point_of(begin), to = point_of(end);
     if (!from || !to) return cudaErrorInvalidResourceHandle;
     if (cudaEventQuery(begin) != cudaSuccess || cudaEventQuery(end) != cudaSuccess) return cudaErrorNotReady;
-    *milliseconds = std::chrono::duration<float, std::milli>(to->when - from->when).count();
+    *milliseconds = std::chrono::duration<float, std::milli>(to->when() - from->when()).count();
     return cudaSuccess;
 }
 

@@ -4,10 +4,11 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <iterator>
+
+#include "support/fake_device/stream.h"
 
 namespace fake {
 namespace {
@@ -18,11 +19,6 @@ constexpr std::size_t kAlignment = 256;
 constexpr int kGarbage = 0xff;
 
 }  // namespace
-
-void die(const char* what) {
-    std::fprintf(stderr, "fake device: %s\n", what);
-    std::abort();
-}
 
 Memory& Memory::instance() {
     static Memory& memory = *new Memory;

@@ -42,6 +42,4 @@ private:
     long left_[2] = {-1, -1};
 };
 
-[[noreturn]] void die(const char* what);
-
 }  // namespace fake

@@ -94,6 +94,7 @@ void event_destroy(int32_t, void* event) {
 }
 
 ddp_status event_record(int32_t device, void* event, void* stream, ddp_device_failure*) {
+    if (static_cast<Event*>(event)->device != device) die("an event is recorded on a stream of another device");
     Stream::of(device, stream)->record(*static_cast<Event*>(event));
     return DDP_OK;
 }
@@ -104,9 +105,7 @@ ddp_status stream_wait(int32_t device, void* stream, void* event, ddp_device_fai
 }
 
 std::shared_ptr<Point> point_of(void* event) {
-    auto& e = *static_cast<Event*>(event);
-    const std::lock_guard lock(e.mutex);
-    return e.point;
+    return static_cast<Event*>(event)->last();
 }
 
 ddp_status event_query(int32_t, void* event, int32_t* done, ddp_device_failure*) {
@@ -266,9 +265,7 @@ void launch(int device, void* stream, std::function<void()> body) {
     Stream::of(device, stream)->enqueue(std::move(body));
 }
 void wait(int device, void* stream) {
-    Event event(device);
-    Stream::of(device, stream)->record(event);
-    event.point->wait();
+    Stream::of(device, stream)->synchronize();
 }
 void set_capturing(void* stream, bool capturing) {
     static_cast<Stream*>(stream)->capturing = capturing;

@@ -1,12 +1,12 @@
 #include "support/fake_device/stream.h"
 
 #include <algorithm>
+#include <cstdio>
+#include <cstdlib>
 #include <map>
 #include <random>
 #include <thread>
 #include <vector>
-
-#include "support/fake_device/memory.h"
 
 namespace fake {
 namespace {
@@ -33,8 +33,14 @@ void start(const std::shared_ptr<Stream>& stream, void (*run)(const std::shared_
 
 }  // namespace
 
+void die(const char* what) {
+    std::fprintf(stderr, "fake device: %s\n", what);
+    std::abort();
+}
+
 void Point::set() {
     const std::lock_guard lock(mutex_);
+    when_ = std::chrono::steady_clock::now();
     done_.store(true, std::memory_order_release);
     changed_.notify_all();
 }
@@ -54,6 +60,11 @@ Event::Event(int device_) : device(device_) {
 }
 Event::~Event() {
     --events;
+}
+
+std::shared_ptr<Point> Event::last() {
+    const std::lock_guard lock(mutex);
+    return point;
 }
 
 Stream::Stream(int device) : device_(device) {}
@@ -94,19 +105,23 @@ std::shared_ptr<Stream> Stream::of(int device, void* handle) {
     }
     const auto found = r.streams.find(handle);
     if (found == r.streams.end()) die("a stream is used that does not exist");
-    if (found->second->device_ != device) die("a stream is used that is not of the device");
+    if (device >= 0 && found->second->device_ != device) die("a stream is used that is not of the device");
     return found->second;
+}
+
+std::shared_ptr<Stream> Stream::of(void* handle) {
+    return of(-1, handle);
 }
 
 void Stream::enqueue(std::function<void()> operation) {
     const std::lock_guard lock(mutex_);
     if (capturing) die("something is enqueued on a stream that is being captured");
     queue_.push_back(std::move(operation));
+    ++enqueued_;
     changed_.notify_all();
 }
 
 void Stream::record(Event& event) {
-    if (event.device != device_) die("an event is recorded on a stream of another device");
     auto point = std::make_shared<Point>();
     {
         const std::lock_guard lock(event.mutex);
@@ -116,17 +131,32 @@ void Stream::record(Event& event) {
 }
 
 void Stream::wait_for(Event& event) {
-    std::shared_ptr<Point> point;
+    if (const auto point = event.last()) enqueue([point] { point->wait(); });
+}
+
+void Stream::synchronize() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this, until = enqueued_] { return done_ >= until; });
+}
+
+void Stream::synchronize_all() {
+    std::vector<std::shared_ptr<Stream>> all;
     {
-        const std::lock_guard lock(event.mutex);
-        point = event.point;
+        auto& r = registry();
+        const std::lock_guard lock(r.mutex);
+        std::erase_if(r.closed, [](const auto& stream) { return stream.expired(); });
+        for (const auto& stream : r.defaults)
+            if (stream) all.push_back(stream);
+        for (const auto& [handle, stream] : r.streams) all.push_back(stream);
+        for (const auto& closed : r.closed)
+            if (auto stream = closed.lock()) all.push_back(std::move(stream));
     }
-    if (point) enqueue([point] { point->wait(); });
+    for (const auto& stream : all) stream->synchronize();
 }
 
 bool Stream::idle() {
     const std::lock_guard lock(mutex_);
-    return queue_.empty() && !running_;
+    return done_ == enqueued_;
 }
 
 bool Stream::all_idle() {
@@ -148,14 +178,14 @@ void Stream::run(const std::shared_ptr<Stream>& self) {
         if (s.queue_.empty()) return;
         auto operation = std::move(s.queue_.front());
         s.queue_.pop_front();
-        s.running_ = true;
         lock.unlock();
         if (const long longest = longest_delay; longest > 0 && random() % 4 == 0)
             std::this_thread::sleep_for(std::chrono::microseconds(random() % static_cast<unsigned>(longest)));
         operation();
         operation = nullptr;
         lock.lock();
-        s.running_ = false;
+        ++s.done_;
+        s.changed_.notify_all();
     }
 }
 

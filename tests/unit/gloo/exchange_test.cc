@@ -28,15 +28,9 @@ private:
     gloo_tcp::Mesh mesh_;
     gloo_tcp::Exchange exchange_;
 };
-using Adapter = backend::Adapter<Comparing, gloo_tcp::SigpipeGuard>;
 
 TEST(Exchange, ARankWhoseConnectionBrokeBeforeTheTimeoutIsMissingToo) {
-    ddp_backend comparing = *gloo_backend();
-    comparing.create = Adapter::create;
-    comparing.destroy = Adapter::destroy;
-    comparing.capabilities = Adapter::capabilities;
-    comparing.abort = Adapter::abort;
-    comparing.run = Adapter::run;
+    constexpr ddp_backend comparing = backend::Adapter<Comparing, gloo_tcp::SigpipeGuard>::table("gloo");
     World world(4, "", 0, 20000, &comparing);
     ASSERT_TRUE(world.connected()) << world[0].failure.message;
     world[2].destroy();

@@ -26,7 +26,7 @@
 #include "measure.h"
 #include "report.h"
 #include "util/text.h"
-#include "util/write_text.h"
+#include "write_text.h"
 
 namespace {
 

@@ -13,7 +13,7 @@
 #include "predict/schedule.h"
 #include "predict/timeline.h"
 #include "util/text.h"
-#include "util/write_text.h"
+#include "write_text.h"
 
 namespace bench {
 namespace {

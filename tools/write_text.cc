@@ -1,4 +1,4 @@
-#include "util/write_text.h"
+#include "write_text.h"
 
 #include <fcntl.h>
 #include <poll.h>
