@@ -262,8 +262,10 @@ ddp_status ddp_grad_view(ddp_context* context, ddp_param param, void** view, ddp
         c.model().table.require(param);
         const Param& p = c.model().table[param];
         if (p.sparse || p.ignored)
-            fail_call(DDP_ERROR_INVALID_ARGUMENT, "'", p.name, "' is ", p.sparse ? "sparse" : "ignored",
-                      " and has no place in a bucket");
+            throw CallError(
+                {DDP_ERROR_INVALID_ARGUMENT,
+                 str("'", p.name, "' is ", p.sparse ? "sparse" : "ignored", " and has no place in a bucket"), -1,
+                 param});
         *view = reducer.parts().layout->view(param);
     });
 }
@@ -344,8 +346,9 @@ ddp_status ddp_sparse_gradient(ddp_context* context, ddp_param param, const int6
         Reducer& reducer = c.committed();
         c.model().table.require(param);
         if (!c.model().table[param].sparse)
-            fail_call(DDP_ERROR_INVALID_ARGUMENT, "'", c.model().table[param].name,
-                      "' was not registered with DDP_PARAM_SPARSE");
+            throw CallError({DDP_ERROR_INVALID_ARGUMENT,
+                             str("'", c.model().table[param].name, "' was not registered with DDP_PARAM_SPARSE"), -1,
+                             param});
         const SparseRows& rows = reducer.parts().gradients.rows().result(param);
         if (indices) *indices = rows.indices.data();
         if (values) *values = rows.values.data();

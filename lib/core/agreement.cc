@@ -40,6 +40,10 @@ std::string line_at(const std::string& text, std::size_t index) {
     return end == std::string::npos ? "nothing" : text.substr(begin, end - begin);
 }
 
+bool is_param(const std::string& line) {
+    return line.starts_with("parameter");
+}
+
 // The extents in a line such as "parameter 0 'w' f32[2,3]"; what stands behind them has no brackets.
 std::vector<std::string> extents_of(const std::string& line) {
     std::vector<std::string> extents;
@@ -72,19 +76,19 @@ bool is_reversed(const std::string& line, const std::string& other) {
         if (others.empty()) continue;
         std::string text = str("ranks registered different models: rank 0 has ", expected);
         std::int32_t first = -1;
-        bool reversed = false;
+        bool reversed = false, of_param = is_param(expected);
         for (auto& [line, ranks] : others) {
             text += str("; ", ranks_text(ranks), ranks.size() == 1 ? " has " : " have ", line);
             if (first < 0 || ranks.front() < first) first = ranks.front();
             reversed = reversed || is_reversed(expected, line);
+            of_param = of_param || is_param(line);
         }
         if (reversed)
             text +=
                 "; the extents are those of the other in reverse: shapes are row-major (C, NumPy), so give those of a "
                 "column-major array (Julia, Fortran) from the last to the first";
         ErrorInfo error{DDP_ERROR_MISMATCH, text, first};
-        if (expected.rfind("parameter", 0) == 0)
-            error.param = static_cast<std::int32_t>(i) - 1;  // line 0 is the header
+        if (of_param) error.param = static_cast<std::int32_t>(i) - 1;  // line 0 is the header
         throw Error(error);
     }
     fail(DDP_ERROR_INTERNAL, "tables hash differently but read the same");

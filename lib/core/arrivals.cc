@@ -118,7 +118,8 @@ void Arrivals::put(std::int32_t param, const void* gradient, bool add) {
 
 void Arrivals::refuse_dense(std::int32_t param, const ParamState& s) const {
     if (s.sparse)
-        fail_call(DDP_ERROR_INVALID_ARGUMENT, "'", name(param), "' is sparse; give its rows to ddp_grad_ready_sparse");
+        throw CallError({DDP_ERROR_INVALID_ARGUMENT,
+                         str("'", name(param), "' is sparse; give its rows to ddp_grad_ready_sparse"), -1, param});
 }
 
 void Arrivals::grad_ready_sparse(std::int32_t param, const std::int64_t* indices, const void* values,
@@ -126,7 +127,8 @@ void Arrivals::grad_ready_sparse(std::int32_t param, const std::int64_t* indices
     parts_.model.table.require(param);
     ParamState& s = states_[param];
     if (!s.sparse)
-        fail_call(DDP_ERROR_INVALID_ARGUMENT, "'", name(param), "' was not registered with DDP_PARAM_SPARSE");
+        throw CallError({DDP_ERROR_INVALID_ARGUMENT,
+                         str("'", name(param), "' was not registered with DDP_PARAM_SPARSE"), -1, param});
     SparseGradients& rows = parts_.gradients.rows();
     announce(
         param, s, [&] { rows.require_rows(param, indices, count); },
@@ -139,7 +141,8 @@ void Arrivals::grad_ready_factors(std::int32_t param, const void* left, const vo
     parts_.model.table.require(param);
     ParamState& s = states_[param];
     if (!s.factored)
-        fail_call(DDP_ERROR_INVALID_ARGUMENT, "'", name(param), "' was not registered with DDP_PARAM_FACTORED");
+        throw CallError({DDP_ERROR_INVALID_ARGUMENT,
+                         str("'", name(param), "' was not registered with DDP_PARAM_FACTORED"), -1, param});
     FactorGradients& factors = parts_.gradients.factors();
     announce(
         param, s, [&] { factors.require_rows(param, rows); },

@@ -180,10 +180,12 @@ void Context::step_begin() {
 void Context::discard_step() {
     step_call([this](Reducer& reducer) {
         if (attendance_.joined() >= 0 && !group_->broken())
-            fail_call(
-                DDP_ERROR_UNSUPPORTED, "rank ", attendance_.joined(),
-                " is in ddp_join, and cannot discard the step with the others; end it with ddp_finalize, and give "
-                "zeros where there is no gradient, or create the context with DDP_CONTEXT_SKIP_NONFINITE");
+            throw CallError(
+                {DDP_ERROR_UNSUPPORTED,
+                 str("rank ", attendance_.joined(),
+                     " is in ddp_join, and cannot discard the step with the others; end it with ddp_finalize, and "
+                     "give zeros where there is no gradient, or create the context with DDP_CONTEXT_SKIP_NONFINITE"),
+                 attendance_.joined()});
         reducer.results().discard();
     });
 }

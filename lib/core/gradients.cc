@@ -22,17 +22,19 @@ void* home(const Gradient& gradient) {
 void HostGradients::require_copyable(std::int32_t param, const Gradient& gradient, const void* given, bool add) const {
     if (gradient.bytes == 0) return;
     const std::string& name = table_[param].name;
+    const auto refuse = [param](const std::string& why) {
+        throw CallError({DDP_ERROR_INVALID_ARGUMENT, why, -1, param});
+    };
     if (!given)
-        fail_call(DDP_ERROR_INVALID_ARGUMENT, "gradient is NULL, but '", name, "' has ", gradient.count,
-                  gradient.count == 1 ? " element" : " elements");
+        refuse(str("gradient is NULL, but '", name, "' has ", gradient.count,
+                   gradient.count == 1 ? " element" : " elements"));
     if (const ddp_device device = device_of(given); !is_cpu(device))
-        fail_call(DDP_ERROR_INVALID_ARGUMENT, "gradient is memory of ", device_name(device), ", but '", name,
-                  "' is on the CPU");
+        refuse(str("gradient is memory of ", device_name(device), ", but '", name, "' is on the CPU"));
     const auto from = reinterpret_cast<std::uintptr_t>(given);
     const auto to = reinterpret_cast<std::uintptr_t>(home(gradient));
     if (from < to + gradient.bytes && to < from + gradient.bytes && (add || from != to))
-        fail_call(DDP_ERROR_INVALID_ARGUMENT, "gradient overlaps the place of the gradient of '", name,
-                  "'; where the program writes there itself it calls ddp_grad_ready");
+        refuse(str("gradient overlaps the place of the gradient of '", name,
+                   "'; where the program writes there itself it calls ddp_grad_ready"));
 }
 
 void HostGradients::copy_given(const Gradient& gradient, const void* given, bool add) {
@@ -91,10 +93,12 @@ void DeviceGradients::reset_layout(const Layout& layout) {
 }
 
 void DeviceGradients::require_copyable(std::int32_t param, const Gradient& gradient, const void*, bool) const {
-    fail_call(
-        DDP_ERROR_UNSUPPORTED, "'", table_[param].name, "' is on ", device_name(gradient.streams->device()),
-        ", where only the program knows the stream; copy the gradient to desc.grad or ddp_grad_view there, and call "
-        "ddp_grad_ready_on");
+    throw CallError(
+        {DDP_ERROR_UNSUPPORTED,
+         str("'", table_[param].name, "' is on ", device_name(gradient.streams->device()),
+             ", where only the program knows the stream; copy the gradient to desc.grad or ddp_grad_view there, and "
+             "call ddp_grad_ready_on"),
+         -1, param});
 }
 
 void DeviceGradients::begin_step(const Participation& participation) {

@@ -57,16 +57,20 @@ void Model::copy_if_checked(Param& param) const {
 
 void Model::check() const {
     bool any = false;
-    for (const Param& p : table.params()) {
+    for (std::int32_t id = 0; id < table.size(); ++id) {
+        const Param& p = table[id];
+        const auto refuse = [&](const std::string& why) {
+            throw CallError({DDP_ERROR_UNSUPPORTED, str("parameter '", p.name, "' is ", why), -1, id});
+        };
         any = any || !p.ignored;
         if (const char* check = what_checks(options.reducer); check && !p.ignored && !is_cpu(p.device))
-            fail_call(DDP_ERROR_UNSUPPORTED, "parameter '", p.name, "' is on ", device_name(p.device), ", and ", check,
-                      " looks at memory of the CPU only; train without it, or on the CPU");
+            refuse(str("on ", device_name(p.device), ", and ", check,
+                       " looks at memory of the CPU only; train without it, or on the CPU"));
         if (p.ignored || is_floating(p.dtype)) continue;
         if (options.weighted || options.divide_by_present)
-            fail_call(DDP_ERROR_UNSUPPORTED, "parameter '", p.name, "' is ", dtype_name(p.dtype), ", and ",
-                      options.weighted ? "DDP_REDUCTION_WEIGHTED_MEAN" : "DDP_CONTEXT_DIVIDE_BY_PRESENT",
-                      " needs floating-point gradients");
+            refuse(str(dtype_name(p.dtype), ", and ",
+                       options.weighted ? "DDP_REDUCTION_WEIGHTED_MEAN" : "DDP_CONTEXT_DIVIDE_BY_PRESENT",
+                       " needs floating-point gradients"));
     }
     for (const Param& b : table.buffers())
         if (options.reducer.verify_buffers && !is_cpu(b.device))

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "ddp/ddp.h"
+#include "ddp/ddp.hpp"
 #include "support/ranks.h"
 
 // An output argument of a call that fails: the destructor checks that nobody wrote to it.
@@ -33,12 +33,13 @@ private:
     const int line_;
 };
 
-// A call that must fail with `code` and a message that contains every word.
+// A call that must fail with `code` and a message that contains every word. param: the one that the error must name.
 struct Refusal {
     const char* what;
     ddp_status code;
     std::vector<std::string> words;
     std::function<ddp_status(ddp_error**)> call;
+    ddp_param param = -1;
 };
 
 inline constexpr ddp_status kInvalid = DDP_ERROR_INVALID_ARGUMENT;
@@ -48,6 +49,20 @@ inline constexpr ddp_status kState = DDP_ERROR_INVALID_STATE;
 template <class Function, class... Args>
 auto calling(Function function, Args... args) {
     return [=](ddp_error** error) { return function(args..., error); };
+}
+
+// The call of a function of ddp.hpp, which throws.
+template <class Call>
+auto throwing(Call call) {
+    return [=](ddp_error** error) -> ddp_status {
+        try {
+            call();
+            return DDP_OK;
+        } catch (const ddp::Error& thrown) {
+            if (error) *error = ddp_error_create(thrown.status(), thrown.what());
+            return thrown.status();
+        }
+    };
 }
 
 // The refusal of an argument that must not be NULL.
@@ -62,6 +77,9 @@ inline void expect_refused(const std::vector<Refusal>& refusals) {
         ddp_error* error = nullptr;
         EXPECT_EQ(refusal.call(&error), refusal.code);
         EXPECT_EQ(ddp_error_code(error), refusal.code);
+        if (refusal.param >= 0) {
+            EXPECT_EQ(ddp_error_param(error), refusal.param);
+        }
         const std::string message = take_message(error);
         for (const auto& word : refusal.words) EXPECT_THAT(message, testing::HasSubstr(word));
         EXPECT_EQ(refusal.call(nullptr), refusal.code) << "without an error object";

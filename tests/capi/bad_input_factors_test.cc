@@ -84,7 +84,7 @@ TEST_F(BadFactors, Announcements) {
     expect_refused({
         {"param -1", kInvalid, {call, "parameter -1"}, give(-1, left, right, 2)},
         {"param 2", kInvalid, {call, "parameter 2"}, give(2, left, right, 2)},
-        {"dense", kInvalid, {call, "'dense'", "DDP_PARAM_FACTORED"}, give(0, left, right, 2)},
+        {"dense", kInvalid, {call, "'dense'", "DDP_PARAM_FACTORED"}, give(0, left, right, 2), 0},
         {"left", kInvalid, {call, "left is NULL"}, give(1, nullptr, right, 2)},
         {"right", kInvalid, {call, "right is NULL"}, give(1, left, nullptr, 2)},
         {"rows", kInvalid, {call, "'weight'", "rows is 18446744073709551615"}, give(1, left, right, SIZE_MAX)},

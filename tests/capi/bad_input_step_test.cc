@@ -64,14 +64,14 @@ TEST_F(BadStep, SparseGradients) {
         {"-1", kInvalid, {call, "parameter -1", "there are 2"}, give(-1, indices, values, 2)},
         {"2", kInvalid, {call, "parameter 2"}, give(2, indices, values, 2)},
         {"10^6", kInvalid, {call, "parameter 1000000"}, give(1'000'000, indices, values, 2)},
-        {"dense", kInvalid, {call, "'dense'", "DDP_PARAM_SPARSE"}, give(0, indices, values, 2)},
-        {"row -1", kInvalid, {call, "'rows'", "indices[1] is -1", "4 rows"}, give(1, below, values, 2)},
+        {"dense", kInvalid, {call, "'dense'", "DDP_PARAM_SPARSE"}, give(0, indices, values, 2), 0},
+        {"row -1", kInvalid, {call, "'rows'", "indices[1] is -1", "4 rows"}, give(1, below, values, 2), 1},
         {"row 4", kInvalid, {call, "'rows'", "indices[0] is 4", "4 rows"}, give(1, above, values, 1)},
         {"a far row", kInvalid, {call, "indices[0] is 9223372036854775807"}, give(1, far, values, 1)},
-        {"as dense", kInvalid, {"'rows'", "ddp_grad_ready_sparse"}, calling(ddp_grad_ready, context, 1)},
+        {"as dense", kInvalid, {"'rows'", "ddp_grad_ready_sparse"}, calling(ddp_grad_ready, context, 1), 1},
         {"gradient: -1", kInvalid, {"ddp_sparse_gradient", "parameter -1"}, ask(-1)},
         {"gradient: 2", kInvalid, {"ddp_sparse_gradient", "parameter 2"}, ask(2)},
-        {"gradient: dense", kInvalid, {"ddp_sparse_gradient", "'dense'", "DDP_PARAM_SPARSE"}, ask(0)},
+        {"gradient: dense", kInvalid, {"ddp_sparse_gradient", "'dense'", "DDP_PARAM_SPARSE"}, ask(0), 0},
     });
     expect_accepted(calling(ddp_set_sync, context, 1));  // still idle: nothing above began a step
     expect_accepted(give(1, indices, values, 2));

@@ -280,7 +280,7 @@ TEST_P(ContextTest, AMissingGradientIsTheSameErrorOnEveryRank) {
         options.bucket_cap_bytes = options.first_bucket_cap_bytes = 4;
         Model m(group, {2, 2, 2}, view(), options);
         const int culprit = GetParam().world - 1;
-        try {
+        const Facts facts = facts_of([&] {
             m.context.commit();  // the culprit may be through with the whole step before this returns
             for (int i = 2; i >= 0; --i) {
                 if (rank == culprit && i == 1) continue;
@@ -288,14 +288,8 @@ TEST_P(ContextTest, AMissingGradientIsTheSameErrorOnEveryRank) {
                 m.context.grad_ready(i);
             }
             m.context.finalize();
-            ADD_FAILURE() << "finalize succeeded";
-        } catch (const ddp::Error& e) {
-            EXPECT_EQ(e.status(), DDP_ERROR_MISSING_GRADIENT);
-            EXPECT_THAT(e.what(), HasSubstr("'p1'"));
-            EXPECT_EQ(e.rank(), culprit);
-            EXPECT_EQ(e.param(), 1);
-            EXPECT_EQ(e.step(), 0);
-        }
+        });
+        EXPECT_EQ(facts, (Facts{DDP_ERROR_MISSING_GRADIENT, culprit, 1, 1, 0}));
         EXPECT_THROW(m.context.finalize(), ddp::Error) << "a broken context stays broken";
     });
 }
@@ -307,38 +301,23 @@ TEST_P(ContextTest, ReadyTwiceIsAnErrorThatBreaksNothing) {
         m.fill(0, static_cast<float>(rank + 1) * 12);
         m.fill(1, static_cast<float>(rank + 1) * 12);
         m.context.grad_ready(1);
-        try {
-            m.context.grad_ready(1);
-            ADD_FAILURE() << "accepted";
-        } catch (const ddp::Error& e) {
-            EXPECT_EQ(e.status(), DDP_ERROR_INVALID_STATE);
-            EXPECT_THAT(e.what(), HasSubstr("'p1' was announced twice"));
-            EXPECT_EQ(e.param(), 1);
-        }
+        EXPECT_EQ(facts_of([&] { m.context.grad_ready(1); }), (Facts{DDP_ERROR_INVALID_STATE, -1, 1, 0, 0}));
         m.context.grad_ready(0);
         m.context.finalize();
         EXPECT_TRUE(m.holds(1, mean() * 12));
     });
 }
 
-TEST_P(ContextTest, DifferentModelsAreNamed) {
+TEST_P(ContextTest, DifferentModelsAreNoFailureOfTheGroup) {
     if (GetParam().world == 1) GTEST_SKIP() << "needs two ranks";
     struct Difference {
         std::vector<std::int64_t> sizes;
-        const char* text;
+        std::int32_t param;
     };
-    for (const auto& difference :
-         {Difference{{3, 5}, "'p1' f32[5]"}, Difference{{3, 4, 9}, "'p2' f32[9]"}, Difference{{3}, "nothing"}})
+    for (const auto& difference : {Difference{{3, 5}, 1}, Difference{{3, 4, 9}, 2}, Difference{{3}, 1}})
         on_ranks(ranks(), [&](int rank, ddp_group* group) {
             Model m(group, rank == 1 ? difference.sizes : std::vector<std::int64_t>{3, 4}, view());
-            try {
-                m.context.commit();
-                ADD_FAILURE() << "committed";
-            } catch (const ddp::Error& e) {
-                EXPECT_EQ(e.status(), DDP_ERROR_MISMATCH);
-                EXPECT_EQ(e.rank(), 1);
-                EXPECT_THAT(e.what(), HasSubstr(difference.text));
-            }
+            EXPECT_EQ(facts_of([&] { m.context.commit(); }), (Facts{DDP_ERROR_MISMATCH, 1, difference.param}));
             EXPECT_EQ(ddp_group_status(group, nullptr), DDP_OK) << "the group stays healthy";
         });
 }
@@ -350,7 +329,7 @@ TEST(Context, EveryRankHearsHowTheModelsDiffer) {
             std::vector<std::int64_t> sizes(2000, 1);
             if (rank == 1) sizes[0] = 2;
             Model m(group, sizes, true);
-            EXPECT_THAT(error_of([&] { m.context.commit(); }).what(), HasSubstr("different models"));
+            EXPECT_EQ(facts_of([&] { m.context.commit(); }), (Facts{DDP_ERROR_MISMATCH, 1, 0}));
             if (rank == 0) ddp_group_abort(group, "rank 0 ends", nullptr);
         });
 }

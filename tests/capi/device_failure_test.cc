@@ -8,8 +8,10 @@
 #include <latch>
 #include <thread>
 
+#include "capi/bad_input.h"
 #include "ddp/ddp.hpp"
 #include "support/device_model.h"
+#include "support/error_of.h"
 #include "support/ranks.h"
 #include "support/slack.h"
 #include "support/stream_backend.h"
@@ -37,17 +39,6 @@ class DeviceFailureTest : public DeviceTest, public testing::WithParamInterface<
 INSTANTIATE_TEST_SUITE_P(All, DeviceFailureTest, testing::Values("streams", "threads", "tcp", "shm"),
                          [](const auto& test) { return std::string(test.param); });
 
-std::string error_of(const std::function<void()>& call, ddp_status code) {
-    try {
-        call();
-    } catch (const ddp::Error& e) {
-        EXPECT_EQ(e.status(), code) << e.what();
-        return e.what();
-    }
-    ADD_FAILURE() << "no error";
-    return "";
-}
-
 void wait_until_broken(ddp_group* group) {
     const auto end = Clock::now() + std::chrono::seconds(10);
     while (ddp_group_status(group, nullptr) == DDP_OK && Clock::now() < end)
@@ -66,7 +57,7 @@ TEST_F(DeviceCheckTest, WhatReadsNumbersRefusesDevices) {
     for (const auto& [options, name] : cases)
         on_ranks({1, "threads"}, [&, options = options, name = name](int, ddp_group* group) {
             DeviceModel model(group, {8}, true, {0}, options);
-            EXPECT_THAT(error_of([&] { model.context.commit(); }, DDP_ERROR_UNSUPPORTED), HasSubstr(name));
+            expect_refused({{name, DDP_ERROR_UNSUPPORTED, {name}, calling(ddp_commit, model.context.get())}});
         });
 }
 
@@ -108,13 +99,11 @@ TEST_F(DeviceInterruptTest, AnInterruptedWaitLetsTheDeviceGoOnFirst) {
             return ddp::Work(nullptr);
         });
         model.context.commit();
-        EXPECT_THAT(error_of(
-                        [&] {
-                            model.give(0, 1);
-                            model.context.finalize();
-                        },
-                        DDP_ERROR_INTERRUPTED),
-                    HasSubstr("rank 0 was interrupted"));
+        const Facts facts = facts_of([&] {
+            model.give(0, 1);
+            model.context.finalize();
+        });
+        EXPECT_EQ(facts, (Facts{DDP_ERROR_INTERRUPTED, 0, -1, 0, 0}));
     });
 }
 
@@ -130,7 +119,9 @@ TEST_P(DeviceFailureTest, AnAbortReachesARankWhoseStreamIsBusy) {
         Gate gate(0, model.stream(0));
         for (int p : {1, 0}) model.give(p, 1);
         const auto begin = Clock::now();
-        EXPECT_THAT(error_of([&] { model.context.finalize(); }, DDP_ERROR_ABORTED), HasSubstr("the test wants it"));
+        const Facts facts = facts_of([&] { model.context.finalize(); });
+        EXPECT_EQ(facts.status, DDP_ERROR_ABORTED) << facts;
+        EXPECT_EQ(facts.rank, 1) << facts;
         EXPECT_LT(Clock::now() - begin, std::chrono::milliseconds(libddp::with_slack(5000)));
         gate.open();
     });
@@ -146,7 +137,7 @@ TEST_P(DeviceFailureTest, AStreamThatStandsStillIsATimeout) {
         if (rank == 0) gate = std::make_unique<Gate>(0, model.stream(0));
         model.give(0, 1);
         const auto begin = Clock::now();
-        error_of([&] { model.context.finalize(); }, DDP_ERROR_TIMEOUT);
+        EXPECT_EQ(facts_of([&] { model.context.finalize(); }).status, DDP_ERROR_TIMEOUT);
         EXPECT_LT(Clock::now() - begin, std::chrono::milliseconds(libddp::with_slack(10'000)));
         if (gate) gate->open();
     });
@@ -167,7 +158,9 @@ TEST_F(DeviceFailureTest, WhatIsOnlyEnqueuedIsWatched) {
         wait_until_broken(group);
         ddp_error* error = nullptr;
         EXPECT_EQ(ddp_group_status(group, &error), DDP_ERROR_TIMEOUT);
-        EXPECT_THAT(error ? take_message(error) : "", HasSubstr("bucket 0"));
+        const Facts facts = take_facts(error);
+        EXPECT_EQ(facts.rank, 1) << facts;
+        EXPECT_THAT(facts.message, HasSubstr("bucket 0"));
     });
 }
 
@@ -242,7 +235,7 @@ TEST_F(DeviceFailureTest, AnAbortEndsKernelsBeforeItDropsWhatIsQueued) {
                 const long before = stream_backend_runs();
                 auto step = std::async(std::launch::async, [&] {
                     model.give(0, 1);
-                    error_of([&] { model.context.finalize(); }, DDP_ERROR_ABORTED);
+                    EXPECT_EQ(facts_of([&] { model.context.finalize(); }).status, DDP_ERROR_ABORTED);
                 });
                 for (int wait = 0; stream_backend_runs() == before && wait < 10'000; ++wait)
                     std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -268,8 +261,9 @@ TEST_F(DeviceFailureTest, AConnectionThatFailsLaterBreaksTheGroup) {
         if (rank == 0) {
             model.give(0, 1);
             fail_stream_backend(true);
-            EXPECT_THAT(error_of([&] { model.context.finalize(); }, DDP_ERROR_UNAVAILABLE),
-                        HasSubstr("the test pulled the plug"));
+            const Facts facts = facts_of([&] { model.context.finalize(); });
+            EXPECT_EQ(facts.status, DDP_ERROR_UNAVAILABLE);
+            EXPECT_THAT(facts.message, HasSubstr("the test pulled the plug"));
             fail_stream_backend(false);
             return;
         }
@@ -317,17 +311,19 @@ TEST_F(DeviceFailureTest, MemoryMustBeWhereTheDeviceSays) {
         std::vector<float> on_cpu(4);
         auto* on_device = static_cast<float*>(fake::allocate(0, 16));
         const auto add = [&](float* data, ddp_device device, std::uint32_t flags = 0) {
-            return
-                [&context, data, device, flags] { context.add_param<float>("w", {4}, data, nullptr, device, flags); };
+            return throwing(
+                [&context, data, device, flags] { context.add_param<float>("w", {4}, data, nullptr, device, flags); });
         };
-        EXPECT_THAT(error_of(add(on_cpu.data(), {DDP_DEVICE_CUDA, 0}), DDP_ERROR_INVALID_ARGUMENT),
-                    HasSubstr("cuda:0"));
-        EXPECT_THAT(error_of(add(on_device, {DDP_DEVICE_CPU, 0}), DDP_ERROR_INVALID_ARGUMENT),
-                    HasSubstr("data is memory of cuda:0"));
-        EXPECT_THAT(error_of(add(on_device, {DDP_DEVICE_CUDA, 1}), DDP_ERROR_INVALID_ARGUMENT), HasSubstr("cuda:1"));
-        EXPECT_THAT(error_of(add(on_device, {DDP_DEVICE_CUDA, 5}), DDP_ERROR_UNSUPPORTED), HasSubstr("there are 2"));
-        EXPECT_THAT(error_of(add(on_device, {DDP_DEVICE_CUDA, 0}, DDP_PARAM_SPARSE), DDP_ERROR_UNSUPPORTED),
-                    HasSubstr("DDP_PARAM_SPARSE"));
+        expect_refused({
+            {"of the CPU", kInvalid, {"cuda:0"}, add(on_cpu.data(), {DDP_DEVICE_CUDA, 0})},
+            {"of a device", kInvalid, {"data is memory of cuda:0"}, add(on_device, {DDP_DEVICE_CPU, 0})},
+            {"of another device", kInvalid, {"cuda:1"}, add(on_device, {DDP_DEVICE_CUDA, 1})},
+            {"of none", DDP_ERROR_UNSUPPORTED, {"there are 2"}, add(on_device, {DDP_DEVICE_CUDA, 5})},
+            {"sparse",
+             DDP_ERROR_UNSUPPORTED,
+             {"DDP_PARAM_SPARSE"},
+             add(on_device, {DDP_DEVICE_CUDA, 0}, DDP_PARAM_SPARSE)},
+        });
         fake::release(on_device);
     });
 }
@@ -337,18 +333,17 @@ TEST_F(DeviceFailureTest, AStreamThatIsCapturedIsRefused) {
         DeviceModel model(group, {4}, true, {0});
         model.context.commit();
         fake::set_capturing(model.stream(0), true);
-        EXPECT_THAT(error_of([&] { model.context.grad_ready_on(0, model.stream(0)); }, DDP_ERROR_INVALID_STATE),
-                    HasSubstr("graph"));
-        EXPECT_THAT(error_of([&] { model.context.finalize_on(model.stream(0)); }, DDP_ERROR_INVALID_STATE),
-                    HasSubstr("ddp_finalize_on"));
-        EXPECT_THAT(error_of([&] { model.context.step_begin(); }, DDP_ERROR_INVALID_STATE),
-                    HasSubstr("ddp_step_begin"));
+        expect_refused({
+            {"ready", kState, {"graph"}, throwing([&] { model.context.grad_ready_on(0, model.stream(0)); })},
+            {"finalize", kState, {"ddp_finalize_on"}, throwing([&] { model.context.finalize_on(model.stream(0)); })},
+            {"begin", kState, {"ddp_step_begin"}, throwing([&] { model.context.step_begin(); })},
+        });
         fake::set_capturing(model.stream(0), false);
         model.give(0, 2);
         model.context.finalize_async();
         fake::set_capturing(model.stream(0), true);
-        EXPECT_THAT(error_of([&] { model.context.wait_on(0, model.stream(0)); }, DDP_ERROR_INVALID_STATE),
-                    HasSubstr("ddp_wait_param_on"));
+        expect_refused(
+            {{"wait", kState, {"ddp_wait_param_on"}, throwing([&] { model.context.wait_on(0, model.stream(0)); })}});
         fake::set_capturing(model.stream(0), false);
         model.context.wait_on(0, model.stream(0));
         model.context.finalize_on(model.stream(0));
@@ -359,14 +354,15 @@ TEST_F(DeviceFailureTest, AStreamThatIsCapturedIsRefused) {
 TEST_F(DeviceFailureTest, AStreamWaitsOnlyBetweenTheAnnouncementAndTheEnd) {
     on_ranks({1, "threads"}, [&](int, ddp_group* group) {
         DeviceModel model(group, {4}, true, {0});
-        EXPECT_THAT(error_of([&] { model.context.wait_on(0, nullptr); }, DDP_ERROR_INVALID_STATE),
-                    HasSubstr("ddp_commit"));
+        expect_refused({{"early", kState, {"ddp_commit"}, throwing([&] { model.context.wait_on(0, nullptr); })}});
         model.context.commit();
         model.give(0, 2);
-        EXPECT_THAT(error_of([&] { model.context.wait_on(0, model.stream(0)); }, DDP_ERROR_INVALID_STATE),
-                    HasSubstr("between ddp_finalize_async and ddp_finalize"));
-        EXPECT_THAT(error_of([&] { model.context.wait_on(7, model.stream(0)); }, DDP_ERROR_INVALID_ARGUMENT),
-                    HasSubstr("ddp_wait_param_on"));
+        expect_refused({
+            {"in the backward pass", kState, {"between ddp_finalize_async and ddp_finalize"}, throwing([&] {
+                 model.context.wait_on(0, model.stream(0));
+             })},
+            {"unknown", kInvalid, {"ddp_wait_param_on"}, throwing([&] { model.context.wait_on(7, model.stream(0)); })},
+        });
         model.finalize();
     });
 }
@@ -374,7 +370,7 @@ TEST_F(DeviceFailureTest, AStreamWaitsOnlyBetweenTheAnnouncementAndTheEnd) {
 TEST_F(DeviceFailureTest, RanksWithOtherKindsOfMemoryDisagree) {
     on_ranks({2, "threads"}, [&](int rank, ddp_group* group) {
         DeviceModel model(group, {4}, true, {rank - 1});
-        EXPECT_THAT(error_of([&] { model.context.commit(); }, DDP_ERROR_MISMATCH), HasSubstr("on a device"));
+        EXPECT_EQ(facts_of([&] { model.context.commit(); }), (Facts{DDP_ERROR_MISMATCH, 1, 0}));
     });
 }
 

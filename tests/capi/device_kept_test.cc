@@ -139,7 +139,6 @@ TEST_F(DeviceKeptTest, ADeviceThatIsFullWhenBucketsChangeEndsTheGroupEverywhere)
                 ++failed;
                 EXPECT_EQ(error.status(), DDP_ERROR_OUT_OF_MEMORY) << error.what();
                 EXPECT_EQ(error.rank(), 0) << error.what();
-                EXPECT_THAT(error.what(), testing::HasSubstr("the device is full"));
             }
             if (rank == 0) fake::set_allocations_left(0, -1);
         });

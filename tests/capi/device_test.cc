@@ -4,13 +4,12 @@
 
 #include <thread>
 
+#include "capi/bad_input.h"
 #include "ddp/ddp.hpp"
 #include "support/cases.h"
 #include "support/device_model.h"
 #include "support/ranks.h"
 #include "support/stream_backend.h"
-
-using testing::HasSubstr;
 
 namespace device_test {
 
@@ -390,13 +389,13 @@ TEST_F(DeviceTest, DevicesAreCounted) {
     EXPECT_EQ(devices, 2);
     ASSERT_EQ(ddp_device_count(DDP_DEVICE_CPU, &devices, nullptr), DDP_OK);
     EXPECT_EQ(devices, 1);
-    ddp_error* error = nullptr;
     fake::set_device_count(0);
-    EXPECT_EQ(ddp_device_count(DDP_DEVICE_CUDA, &devices, &error), DDP_ERROR_UNAVAILABLE);
-    EXPECT_THAT(take_message(error), HasSubstr("no device: the test took them away"));
+    expect_refused({{"none",
+                     DDP_ERROR_UNAVAILABLE,
+                     {"no device: the test took them away"},
+                     calling(ddp_device_count, DDP_DEVICE_CUDA, &devices)}});
     fake::set_device_count(2);
-    EXPECT_EQ(ddp_device_count(7, &devices, &error), DDP_ERROR_UNSUPPORTED);
-    EXPECT_THAT(take_message(error), HasSubstr("kind 7"));
+    expect_refused({{"kind", DDP_ERROR_UNSUPPORTED, {"kind 7"}, calling(ddp_device_count, 7, &devices)}});
 }
 
 }  // namespace device_test

@@ -73,8 +73,7 @@ TEST(ElasticInCxx, FailuresAreExceptions) {
         job.elastic.add_state("momentum", momentum.data(), 12);
         ADD_FAILURE() << "two states have one name";
     } catch (const ddp::Error& error) {
-        EXPECT_EQ(error.status(), DDP_ERROR_ALREADY_EXISTS);
-        EXPECT_NE(std::string(error.what()).find("momentum"), std::string::npos);
+        EXPECT_EQ(error.status(), DDP_ERROR_ALREADY_EXISTS) << error.what();
     }
 }
 

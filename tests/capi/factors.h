@@ -142,13 +142,3 @@ protected:
         });
     }
 };
-
-// The text of a refused call.
-inline std::string refusal(const std::function<void()>& body) {
-    try {
-        body();
-    } catch (const ddp::Error& e) {
-        return e.what();
-    }
-    return "no error";
-}

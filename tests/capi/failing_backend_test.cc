@@ -72,7 +72,6 @@ TEST(FailingBackend, ALossWithoutACulpritSaysWhoSawItAndWhere) {
     fail_on_rank_0([](ddp_error* error) {
         EXPECT_EQ(ddp_error_code(error), DDP_ERROR_RANK_FAILED);
         EXPECT_EQ(ddp_error_rank(error), -1);
-        EXPECT_THAT(ddp_error_message(error), HasSubstr("allreduce"));
         EXPECT_THAT(ddp_error_message(error), HasSubstr(" on rank 0: backend failing: the cable is cut"));
     });
 }

@@ -11,6 +11,7 @@
 #include "capi/bad_input.h"
 #include "capi/lone_context.h"
 #include "ddp/ddp.hpp"
+#include "support/error_of.h"
 #include "support/model.h"
 #include "support/ranks.h"
 
@@ -287,13 +288,14 @@ TEST(InPlace, APlanIsSavedAndAdopted) {
         model.context.commit();
         EXPECT_THAT(model.buckets(), ElementsAre(0, 1, 1));
         train(model, rank, 2, {2, 1, 0});
-        const auto expect = [&](const char* plan, const char* message) {
-            ddp_error* error = nullptr;
-            EXPECT_EQ(ddp_plan_adopt(model.context.get(), plan, &error), DDP_ERROR_INVALID_ARGUMENT);
-            EXPECT_THAT(take_message(error), HasSubstr(message));
-        };
-        expect(R"({"libddp_plan": 1, "buckets": [["p1"], ["p0", "p2"]]})", "bucket 1 of the plan holds 'p0' and 'p2'");
-        expect(R"({"libddp_plan": 1, "buckets": [["p2", "p1", "p0"]]})", "'p2' and 'p1'");
+        const auto adopt = [&](const char* plan) { return calling(ddp_plan_adopt, model.context.get(), plan); };
+        expect_refused({
+            {"a hole",
+             kInvalid,
+             {"bucket 1 of the plan holds 'p0' and 'p2'"},
+             adopt(R"({"libddp_plan": 1, "buckets": [["p1"], ["p0", "p2"]]})")},
+            {"an order", kInvalid, {"'p2' and 'p1'"}, adopt(R"({"libddp_plan": 1, "buckets": [["p2", "p1", "p0"]]})")},
+        });
     });
 }
 
@@ -354,9 +356,9 @@ TEST(InPlace, DoesNotLeaveAReductionThatHasNotEnded) {
             ddp_group_abort(group, "test", nullptr);
             ddp_error* error = nullptr;
             EXPECT_EQ(ddp_context_set_group(model.context.get(), next, &error), DDP_ERROR_ABORTED);
-            const std::string message = take_message(error);
-            EXPECT_THAT(message, HasSubstr("rank 0"));
-            EXPECT_THAT(message, HasSubstr("has not ended"));
+            const Facts facts = take_facts(error);
+            EXPECT_EQ(facts.rank, 0);
+            EXPECT_THAT(facts.message, HasSubstr("has not ended"));
             ddp_work_free(never);
         }
         ddp_group_free(next);
@@ -396,7 +398,7 @@ TEST(InPlace, OnOneRankOnlyIsADifferentModel) {
         context.add_param<float>("w", {4}, nullptr, gradient, rank == 1 ? std::uint32_t{DDP_PARAM_IN_PLACE} : 0);
         ddp_error* error = nullptr;
         EXPECT_EQ(ddp_commit(context.get(), &error), DDP_ERROR_MISMATCH);
-        EXPECT_THAT(take_message(error), HasSubstr("parameter 0 'w' f32[4] without data in place"));
+        EXPECT_EQ(take_facts(error), (Facts{DDP_ERROR_MISMATCH, 1, 0}));
     });
 }
 

@@ -157,7 +157,8 @@ TEST_F(PutErrors, NameWhatIsWrongAndCopyNothing) {
     expect_refused({{"NULL",
                      DDP_ERROR_INVALID_ARGUMENT,
                      {"ddp_put", "gradient is NULL", "'w'", "4 elements"},
-                     calling(ddp_put, context, 0, static_cast<const float*>(nullptr), 0u)}});
+                     calling(ddp_put, context, 0, static_cast<const float*>(nullptr), 0u),
+                     0}});
     expect_refused(
         {{"flags", DDP_ERROR_UNSUPPORTED, {"ddp_put", "flags", "0x8"}, calling(ddp_put, context, 0, gradient, 8u)}});
     expect_refused({{"no such parameter",

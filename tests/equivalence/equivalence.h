@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "ddp/ddp.hpp"
+#include "support/error_of.h"
 #include "support/ranks.h"
 
 namespace equivalence {
@@ -86,18 +87,6 @@ protected:
         context.finalize();
     }
 };
-
-// The error that `body` ends with; DDP_OK and a failed test if there is none.
-template <class Body>
-ddp::Error error_of(Body&& body) {
-    try {
-        body();
-    } catch (const ddp::Error& error) {
-        return error;
-    }
-    ADD_FAILURE() << "it succeeded";
-    return ddp::Error(DDP_OK);
-}
 
 inline ddp_context_options small_buckets(std::uint64_t bytes = 64) {
     auto options = ddp::Context::defaults();

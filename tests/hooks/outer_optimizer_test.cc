@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "capi/bad_input.h"
+#include "support/error_of.h"
 #include "support/model.h"
 #include "support/ranks.h"
 
@@ -329,12 +331,11 @@ TEST(OuterOptimizerState, IsTheSameOnEveryRankAndForAnyWorld) {
     });
 }
 
-std::string refused(ddp::Averager& averager, const File& file) {
+void expect_refused(ddp::Averager& averager, const File& file, const char* why) {
     const File before = averager.save_state();
-    ddp_error* error = nullptr;
-    EXPECT_EQ(ddp_averager_state_load(averager.get(), file.data(), file.size(), &error), DDP_ERROR_INVALID_ARGUMENT);
+    ::expect_refused(
+        {{why, kInvalid, {why}, calling(ddp_averager_state_load, averager.get(), file.data(), file.size())}});
     EXPECT_EQ(averager.save_state(), before);
-    return take_message(error);
 }
 
 TEST(OuterOptimizerState, ThatDoesNotFitIsRefused) {
@@ -351,50 +352,42 @@ TEST(OuterOptimizerState, ThatDoesNotFitIsRefused) {
         const File good = averager.save_state();
         ddp::Averager slowmo = made(m, DDP_OUTER_SLOWMO), few = made(smaller, DDP_OUTER_NESTEROV),
                       shaped = made(other, DDP_OUTER_NESTEROV), many = made(larger, DDP_OUTER_NESTEROV);
-        EXPECT_THAT(refused(slowmo, good), HasSubstr("of kind 2; here the kind is 3"));
-        EXPECT_THAT(refused(few, good), HasSubstr("a parameter 'p3', which this one does not have"));
-        EXPECT_THAT(refused(shaped, good), HasSubstr("'p2' is f32[7]; here it is f32[8]"));
-        EXPECT_THAT(refused(many, good), HasSubstr("no outer parameter 'p4'"));
+        expect_refused(slowmo, good, "of kind 2; here the kind is 3");
+        expect_refused(few, good, "a parameter 'p3', which this one does not have");
+        expect_refused(shaped, good, "'p2' is f32[7]; here it is f32[8]");
+        expect_refused(many, good, "no outer parameter 'p4'");
         m.context.use_hook("powersgd");
-        EXPECT_THAT(refused(averager, m.context.save_hook_state()), HasSubstr("not the state of an averager"));
+        expect_refused(averager, m.context.save_hook_state(), "not the state of an averager");
         EXPECT_EQ(ddp_hook_state_load(m.context.get(), good.data(), good.size(), 0, nullptr),
                   DDP_ERROR_INVALID_ARGUMENT);
         File cut = good, changed = good;
         cut.pop_back();
         changed.back() ^= 1;
-        EXPECT_THAT(refused(averager, cut), HasSubstr("cut short"));
-        EXPECT_THAT(refused(averager, changed), HasSubstr("checksum"));
+        expect_refused(averager, cut, "cut short");
+        expect_refused(averager, changed, "checksum");
         averager.load_state(good);
     });
 }
 
-// The message of the error with which both ranks' averages end.
-std::string disagreement(const std::function<void(int rank, ddp::Averager&)>& prepare) {
-    std::string messages[2];
+// Both ranks' averages end with an error that says this.
+void expect_disagreement(const char* words, const std::function<void(int rank, ddp::Averager&)>& prepare) {
     on_ranks({2}, [&](int rank, ddp_group* group) {
         Trained m(group);
         ddp::Averager averager(m.context, 1);
         prepare(rank, averager);
-        try {
-            averager.step();
-            ADD_FAILURE() << "the ranks did not notice";
-        } catch (const ddp::Error& e) {
-            EXPECT_EQ(e.status(), DDP_ERROR_MISMATCH);
-            messages[rank] = e.what();
-        }
+        const Facts facts = facts_of([&] { averager.step(); });
+        EXPECT_EQ(facts.status, DDP_ERROR_MISMATCH) << facts;
+        EXPECT_THAT(facts.message, HasSubstr(words));
     });
-    return messages[1];
 }
 
 TEST(OuterOptimizer, RanksThatDifferNotice) {
-    EXPECT_THAT(disagreement([](int rank, ddp::Averager& averager) {
-                    averager.set_outer(outer(DDP_OUTER_SLOWMO, 1, 0.5, rank == 0 ? 0.1 : 0.2));
-                }),
-                HasSubstr("different outer optimizers"));
-    EXPECT_THAT(disagreement([](int rank, ddp::Averager& averager) {
-                    if (rank == 0) averager.set_outer();
-                }),
-                HasSubstr("ddp_averager_set_outer"));
+    expect_disagreement("different outer optimizers", [](int rank, ddp::Averager& averager) {
+        averager.set_outer(outer(DDP_OUTER_SLOWMO, 1, 0.5, rank == 0 ? 0.1 : 0.2));
+    });
+    expect_disagreement("ddp_averager_set_outer", [](int rank, ddp::Averager& averager) {
+        if (rank == 0) averager.set_outer();
+    });
     File state;
     on_ranks({1}, [&](int, ddp_group* group) {
         Trained m(group);
@@ -404,11 +397,10 @@ TEST(OuterOptimizer, RanksThatDifferNotice) {
         averager.set_steps(0);
         state = averager.save_state();
     });
-    EXPECT_THAT(disagreement([&](int rank, ddp::Averager& averager) {
-                    averager.set_outer();
-                    if (rank == 1) averager.load_state(state);
-                }),
-                HasSubstr("only some of them loaded its state"));
+    expect_disagreement("only some of them loaded its state", [&](int rank, ddp::Averager& averager) {
+        averager.set_outer();
+        if (rank == 1) averager.load_state(state);
+    });
 }
 
 }  // namespace outer_optimizer_test
