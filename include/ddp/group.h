@@ -116,7 +116,8 @@ DDP_API ddp_status ddp_barrier(ddp_group* group, ddp_work** work, ddp_error** er
 /* Waits until the work is done and returns its status. timeout_ms 0: the group's timeout, which ends the operation.
  * Otherwise TIMEOUT says that it is not done yet, and it goes on. INTERRUPTED (interrupt.h) also ends it, and breaks
  * the group.
- * Threads: any. Blocks: yes; may run queued operations and continuations. Collective: no. Callbacks: yes. */
+ * Threads: any. Blocks: yes, and if timeout_ms is negative as ddp_work_test; may run queued operations and
+ * continuations. Collective: no. Callbacks: yes. */
 DDP_API ddp_status ddp_work_wait(ddp_work* work, int64_t timeout_ms, ddp_error** error);
 
 /* *done: 1 if the work is done; the call then returns its status. May run continuations. If the group has no progress

@@ -24,7 +24,7 @@
  * - Sizes are in bytes, times in milliseconds (_ms) or nanoseconds (_ns). timeout_ms bounds a wait: 0 is the default
  *   that the comment names, and a call with a negative one does not wait: it returns TIMEOUT unless what it waits for
  *   is there. Options and ddp_work_create, which bound the waits of others, refuse a negative one (INVALID_ARGUMENT).
- * - A truth value is an int32_t: 1 or 0. Of arguments, everything but 0 is true. A flag or field of 0 is the default.
+ * - A truth value is an int32_t: 1 or 0. Of arguments, everything but 0 is true. A flag that is not set is the default.
  * - The comment of each function, or of its section, ends with four facts. A function's fact overrides its section's:
  *     Threads:    "any": any thread, any time. "one": one thread at a time for this handle.
  *                 Never a signal handler.

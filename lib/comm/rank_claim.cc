@@ -85,7 +85,7 @@ void RankClaim::say_exit(int status, const std::string& why, const Deadline& dea
     store.set_will(config_.key(group_keys::kVerdict), ended);
     // The will ends with the store, which may be in this process. The second answer comes when the server has told those who watch.
     store.set(config_.key(group_keys::kEnded), ended);
-    store.answers(deadline.remaining_ms());
+    store.answers(std::max<std::int64_t>(deadline.remaining_ms(), 1));
 }
 
 bool RankClaim::begin_to_leave() {

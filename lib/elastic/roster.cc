@@ -91,14 +91,14 @@ RosterRecord RosterRecord::decode(std::string text) {
     return record;
 }
 
-// A key that does not exist and a store that is silent give the same error. Only the silent store gives it twice.
+// Looks first: a key that does not exist and a store that is silent give get() the same error, and the wait is not to be done twice.
 std::optional<std::string> find_value(Store& store, const std::string& key) {
-    for (;;) try {
+    while (store.check({key})) try {
             return store.get(key, -1);
         } catch (const Error& error) {
-            if (error.info().code != DDP_ERROR_TIMEOUT) throw;
-            if (!store.check({key})) return std::nullopt;
+            if (error.info().code != DDP_ERROR_TIMEOUT) throw;  // the next look tells a silent store from a removed key
         }
+    return std::nullopt;
 }
 
 // One key has the newest roster, and each replaces the one before: so there is one history, and a proposal that comes late finds a key

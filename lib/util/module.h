@@ -14,7 +14,7 @@ const char* build_identity();
 // libddp gives these to its own modules when it loads them, in the function ddp_module_begin(const ModuleServices*), which a module may
 // export.
 struct ModuleServices {
-    const char* build;  // of the library; others are refused
+    const char* build;  // of the library
     const interrupt::Source* interrupts;
 };
 

@@ -120,7 +120,9 @@ public:
                 next_look_ = Clock::now() + wire::Dial::kLongest;
             }
             channel = attempt_->advance();
-            if (!channel && Clock::now() >= next_look_)
+            if (channel)
+                attempt_.reset();  // and with it the secrets of the handshake
+            else if (Clock::now() >= next_look_)
                 try_again(attempt_->accepted() ? "it does not answer" : "no answer");
         } catch (const Error& error) {
             if (error.info().code == DDP_ERROR_LIMIT || error.info().code == DDP_ERROR_OUT_OF_MEMORY) throw;
