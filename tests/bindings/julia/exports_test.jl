@@ -2,7 +2,7 @@
 # have C's layout: that of tests/abi/layout.c, which the C compiler checks. The package has the extensions that it names.
 using DDP, Test, Libdl
 import Pkg
-using DDP: features, version
+using DDP: version
 
 const SOURCE = ENV["DDP_SOURCE"]
 const C = DDP.LibDDP

@@ -67,7 +67,7 @@ public class DdpException extends RuntimeException {
         }
     }
 
-    /** No such key, parameter, backend or file. */
+    /** No such backend or module, or no launcher. */
     public static final class NotFound extends DdpException {
         private static final long serialVersionUID = 1;
 
