@@ -12,7 +12,6 @@ namespace libddp {
 namespace {
 
 using namespace etcd_keys;
-using Lock = EtcdParticipant::Lock;
 
 constexpr std::int64_t kWatchPauseMs = 50;
 constexpr std::int64_t kFirstPage = 16;
@@ -106,7 +105,7 @@ void EtcdFollower::follow() {
     while (true) {
         std::int64_t from = 0;
         {
-            const Lock lock(participant_.mutex);
+            const EtcdParticipant::Lock lock(participant_.mutex);
             if (!participant_.usable()) break;
             from = participant_.applied;  // again: of several events at one revision, some may not have come
         }
@@ -138,7 +137,7 @@ void EtcdFollower::take_news(EtcdNews news) {
     }
     bool lease_expired = false;
     {
-        const Lock lock(participant_.mutex);
+        const EtcdParticipant::Lock lock(participant_.mutex);
         const std::string watched = participant_.key(kWatched);
         for (const auto& event : news.events) {
             if (!event.entry.key.starts_with(watched)) continue;
@@ -167,7 +166,7 @@ void EtcdFollower::skip_compacted(std::int64_t revision) {
     const auto head = read({participant_.key(kHead), ""});
     const auto alive = read(participant_.below(kAlive));
     {
-        const Lock lock(participant_.mutex);
+        const EtcdParticipant::Lock lock(participant_.mutex);
         if (newest.empty() || newest.front().mod_revision <= participant_.applied) {
             EtcdReplica& replica = participant_.replica;
             const std::size_t watched = participant_.key(kWatched).size();
