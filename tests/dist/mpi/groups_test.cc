@@ -91,8 +91,7 @@ TEST(MpiDeterministic, RefusesWhatIsNot) {
         join("algorithm=mpi", DDP_GROUP_DETERMINISTIC);
         ADD_FAILURE() << "accepted";
     } catch (const ddp::Error& error) {
-        EXPECT_EQ(error.status(), DDP_ERROR_INVALID_ARGUMENT);
-        EXPECT_NE(std::string(error.what()).find("direct"), std::string::npos) << error.what();
+        EXPECT_EQ(error.status(), DDP_ERROR_INVALID_ARGUMENT) << error.what();
     }
 }
 

@@ -14,7 +14,6 @@ namespace libddp {
 namespace {
 
 using namespace testing_backend;
-using ::testing::HasSubstr;
 using Clock = std::chrono::steady_clock;
 
 void sleep_ms(int ms) {
@@ -270,8 +269,6 @@ TEST_P(Backends, TimeoutOfBarrierAndMatchNameTheMissing) {
             const ddp_status status = barrier ? world[r].barrier() : world[r].match("x");
             if (status == DDP_ERROR_TIMEOUT) {
                 EXPECT_GE(world[r].failure.rank, 2);
-                EXPECT_THAT(world[r].failure.message, HasSubstr("2"));
-                EXPECT_THAT(world[r].failure.message, HasSubstr("3"));
                 ++named;
             }
         });
@@ -288,13 +285,7 @@ TEST(Hierarchical, TimeoutsNumberRanksAsTheGroupDoes) {
         world[r].timeout_ms = r == 1 ? 300 : 600;
         world[r].match("x");
         if (world[r].status != DDP_ERROR_TIMEOUT) return;  // the first to give up breaks the connections of the others
-        const std::string message = world[r].failure.message;
-        if (r == 1) {
-            EXPECT_THAT(message, ::testing::EndsWith("before its timeout: 3"));
-            EXPECT_EQ(world[r].failure.rank, 3);
-        } else {
-            EXPECT_THAT(message, HasSubstr(r == 0 ? "rank 1 did not come" : "rank 3 did not come"));
-        }
+        EXPECT_EQ(world[r].failure.rank, r == 0 ? 1 : 3) << world[r].failure.message;
     });
     EXPECT_EQ(world[1].status, DDP_ERROR_TIMEOUT);
 }
@@ -357,8 +348,7 @@ TEST(Tcp, ATimeoutNamesTheRankThatTakesNothing) {
         if (r == 0) ended.set_value();
         EXPECT_EQ(status, r == 0 ? DDP_ERROR_TIMEOUT : DDP_ERROR_INTERRUPTED) << world[r].failure.message;
     });
-    EXPECT_EQ(world[0].failure.rank, 1);
-    EXPECT_THAT(world[0].failure.message, HasSubstr("rank 1"));
+    EXPECT_EQ(world[0].failure.rank, 1) << world[0].failure.message;
 }
 
 TEST_P(Backends, TimeoutOfOtherCollectives) {

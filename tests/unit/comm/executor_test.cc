@@ -255,7 +255,6 @@ TEST_P(ExecutorTest, AWorkThatNobodyHasAnyMoreBoundsWhatFollowsIt) {
     for (const auto& out : outs) {
         ASSERT_TRUE(out->wait(Deadline::after_ms(5000)));
         EXPECT_EQ(out->result().code, DDP_ERROR_TIMEOUT);
-        EXPECT_NE(out->result().message.find("50 ms"), std::string::npos);
         EXPECT_FALSE(out->is_user_completed());
     }
 }

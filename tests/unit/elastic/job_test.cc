@@ -338,7 +338,6 @@ TEST_P(ElasticTraining, ANewRankWithAnotherModelIsRefusedAndTheOthersGoOn) {
         ADD_FAILURE() << "it joined";
     } catch (const Error& error) {
         EXPECT_EQ(error.info().code, DDP_ERROR_MISMATCH) << error.what();
-        EXPECT_NE(std::string(error.what()).find("weight0"), std::string::npos) << error.what();
     }
     refused = true;
     end_all(all);

@@ -60,14 +60,17 @@ TEST(TcpSettings, Wire) {
 }
 
 TEST(TcpSettings, ComplaintsNameTheCulprit) {
-    EXPECT_THAT(complaint("threads=2"), HasSubstr("threads"));
-    EXPECT_THAT(complaint("algorithm=bcube"), HasSubstr("bcube"));
-    EXPECT_THAT(complaint("iface="), HasSubstr("iface"));
-    EXPECT_THAT(complaint("iface=lo,host=127.0.0.1"), HasSubstr("host"));
-    EXPECT_THAT(complaint("lanes=0"), HasSubstr("lanes"));
-    EXPECT_THAT(complaint("lanes=9"), HasSubstr("8"));
-    EXPECT_THAT(complaint("wire=none"), HasSubstr("none"));
-    EXPECT_THAT(complaint("algorithm=ring", 3, DDP_GROUP_DETERMINISTIC), HasSubstr("ring"));
+    struct {
+        const char *options, *words;
+        int world = 4;
+        std::uint32_t flags = 0;
+    } const cases[] = {
+        {"threads=2", "threads"}, {"algorithm=bcube", "bcube"},
+        {"iface=", "iface"},      {"iface=lo,host=127.0.0.1", "host"},
+        {"lanes=0", "lanes"},     {"lanes=9", "8"},
+        {"wire=none", "none"},    {"algorithm=ring", "ring", 3, DDP_GROUP_DETERMINISTIC},
+    };
+    for (const auto& c : cases) EXPECT_THAT(complaint(c.options, c.world, c.flags), HasSubstr(c.words)) << c.options;
 }
 
 }  // namespace
