@@ -1,5 +1,5 @@
-/* ddp_torch.hpp: DistributedDataParallel for libtorch, the C++ API of PyTorch. Header-only, C++17, for
- * libtorch 1.13 and newer.
+/* ddp_torch.hpp: DistributedDataParallel for libtorch, the C++ API of PyTorch. Header-only, C++17,
+ * for libtorch 1.13 and newer.
  *
  *     ddp::Group group;                                       rank and world size from the launcher
  *     Net net;                                                made by TORCH_MODULE, or a std::shared_ptr
@@ -10,8 +10,8 @@
  *         loss.backward();                                    now every grad() is the mean over ranks
  *         optimizer.step();
  *
- * It follows torch.nn.parallel.DistributedDataParallel. Modules are on the CPU, and gradients are dense. Failures are
- * ddp::Error, also out of backward(). One thread at a time uses an object.
+ * It follows torch.nn.parallel.DistributedDataParallel. Modules are on the CPU, and gradients are
+ * dense. Failures are ddp::Error, also out of backward(). One thread at a time uses an object.
  */
 #ifndef DDP_TORCH_HPP
 #define DDP_TORCH_HPP
@@ -31,7 +31,8 @@
 #include <vector>
 
 #include "ddp/ddp.hpp"
-/* This header needs one experimental function. The program still chooses whether it sees the experimental tier. */
+/* This header needs one experimental function. The program still chooses whether it sees the
+ * experimental tier. */
 #ifdef DDP_EXPERIMENTAL
 #include "ddp/freeze.h"
 #else
@@ -50,7 +51,8 @@ struct DistributedDataParallelOptions {
     bool gradient_as_bucket_view = false;
     bool static_graph = false;
     bool init_sync = true;
-    std::vector<std::string> parameters_to_ignore; /* names of parameters and buffers that stay each rank's own */
+    /* names of parameters and buffers that stay each rank's own */
+    std::vector<std::string> parameters_to_ignore;
     bool autotune = false; /* find the bucket cap in the first steps, instead of bucket_cap_mb */
 };
 
@@ -74,8 +76,9 @@ inline ddp_dtype dtype_of_tensor(const torch::Tensor& tensor, const std::string&
         case torch::kBool:
             return DDP_U8;
         default:
-            throw Error(DDP_ERROR_UNSUPPORTED, name + " has type " + std::string(c10::toString(tensor.scalar_type())) +
-                                                   ". Add its name to parameters_to_ignore, or use another type");
+            throw Error(DDP_ERROR_UNSUPPORTED,
+                        name + " has type " + std::string(c10::toString(tensor.scalar_type())) +
+                            ". Add its name to parameters_to_ignore, or use another type");
     }
 }
 
@@ -99,7 +102,8 @@ void for_each_tensor(const T& value, const Found& found) {
         std::apply([&](const auto&... part) { (for_each_tensor(part, found), ...); }, value);
     } else if constexpr (!std::is_arithmetic_v<T>) {
         throw Error(DDP_ERROR_UNSUPPORTED,
-                    "forward returns a type in which libddp finds no tensors. With find_unused_parameters or "
+                    "forward returns a type in which libddp finds no tensors. With "
+                    "find_unused_parameters or "
                     "static_graph, return "
                     "tensors, or pairs, tuples and containers of them");
     }
@@ -108,7 +112,8 @@ void for_each_tensor(const T& value, const Found& found) {
 /* The steps of a DistributedDataParallel. Hooks in the autograd graph begin and end them. */
 class Steps : public std::enable_shared_from_this<Steps> {
 public:
-    Steps(const torch::nn::Module& module, const Group& group, const DistributedDataParallelOptions& options)
+    Steps(const torch::nn::Module& module, const Group& group,
+          const DistributedDataParallelOptions& options)
         : options_(options),
           ignored_(options.parameters_to_ignore.begin(), options.parameters_to_ignore.end()),
           group_(group.get()),
@@ -117,11 +122,13 @@ public:
             const torch::Tensor& tensor = item.value();
             if (ignored_.count(item.key()) != 0) continue;
             add(item.key(), tensor);
-            known_.push_back({item.key(), tensor, tensor.data_ptr(), tensor.scalar_type(), tensor.requires_grad()});
+            known_.push_back({item.key(), tensor, tensor.data_ptr(), tensor.scalar_type(),
+                              tensor.requires_grad()});
         }
         if (parameters_.empty())
             throw Error(DDP_ERROR_INVALID_ARGUMENT,
-                        "module: it has no parameter that requires a gradient, so there is nothing to average");
+                        "module: it has no parameter that requires a gradient, so there is nothing "
+                        "to average");
         for (const auto& item : module.named_buffers())
             if (item.value().defined() && ignored_.count(item.key()) == 0) {
                 buffers_.push_back(item.value());
@@ -177,7 +184,8 @@ public:
                 if (edge.function) todo.push_back(edge.function.get());
         }
         for (std::size_t index = 0; index < nodes_.size(); ++index)
-            if (seen.count(nodes_[index].get()) == 0) unused_.push_back(static_cast<ddp_param>(index));
+            if (seen.count(nodes_[index].get()) == 0)
+                unused_.push_back(static_cast<ddp_param>(index));
     }
 
     void set_sync(bool sync) { sync_ = sync; }
@@ -185,9 +193,11 @@ public:
     Context& context() { return context_; }
 
 private:
-    /* Whether a backward pass may end without gradients of some parameters. In a static graph, the first one shows
-     * which. */
-    bool may_miss() const { return options_.static_graph ? !first_done_ : options_.find_unused_parameters; }
+    /* Whether a backward pass may end without gradients of some parameters. In a static graph, the
+     * first one shows which. */
+    bool may_miss() const {
+        return options_.static_graph ? !first_done_ : options_.find_unused_parameters;
+    }
 
     template <class Output>
     void watch(const Output& output) {
@@ -218,17 +228,21 @@ private:
     }
 
     static ddp_context_options context_options(const DistributedDataParallelOptions& options) {
-        if (!(options.bucket_cap_mb > 0)) throw Error(DDP_ERROR_INVALID_ARGUMENT, "bucket_cap_mb: it must be above 0");
+        if (!(options.bucket_cap_mb > 0))
+            throw Error(DDP_ERROR_INVALID_ARGUMENT, "bucket_cap_mb: it must be above 0");
         ddp_context_options result = Context::defaults();
         constexpr std::uint64_t mib = 1 << 20;
-        result.bucket_cap_bytes = std::max<std::uint64_t>(1, static_cast<std::uint64_t>(options.bucket_cap_mb * mib));
+        result.bucket_cap_bytes =
+            std::max<std::uint64_t>(1, static_cast<std::uint64_t>(options.bucket_cap_mb * mib));
         result.first_bucket_cap_bytes = std::min(mib, result.bucket_cap_bytes);
         if (options.autotune) result.bucket_cap_bytes = result.first_bucket_cap_bytes = 0;
         result.flags = DDP_CONTEXT_NO_BUFFER_BROADCAST;
         if (options.autotune) result.flags |= DDP_CONTEXT_AUTOTUNE;
-        if (options.find_unused_parameters && !options.static_graph) result.flags |= DDP_CONTEXT_FIND_UNUSED;
+        if (options.find_unused_parameters && !options.static_graph)
+            result.flags |= DDP_CONTEXT_FIND_UNUSED;
         if (options.static_graph) result.flags |= DDP_CONTEXT_STATIC_GRAPH;
-        if (options.find_unused_parameters || options.static_graph) result.flags |= DDP_CONTEXT_ACCUMULATE;
+        if (options.find_unused_parameters || options.static_graph)
+            result.flags |= DDP_CONTEXT_ACCUMULATE;
         if (!options.init_sync) result.flags |= DDP_CONTEXT_NO_INITIAL_BROADCAST;
         return result;
     }
@@ -236,7 +250,8 @@ private:
     /* A tensor that is not contiguous is registered as a copy. */
     ddp_param_desc describe(const std::string& name, const torch::Tensor& tensor) {
         if (!tensor.device().is_cpu() || tensor.layout() != torch::kStrided)
-            throw Error(DDP_ERROR_UNSUPPORTED, name + ": DistributedDataParallel takes dense tensors on the CPU only");
+            throw Error(DDP_ERROR_UNSUPPORTED,
+                        name + ": DistributedDataParallel takes dense tensors on the CPU only");
         const torch::Tensor flat = tensor.detach().contiguous();
         registered_.emplace_back(tensor, flat);
         ddp_param_desc desc;
@@ -250,7 +265,8 @@ private:
     }
 
     void add(const std::string& name, const torch::Tensor& parameter) {
-        if (!parameter.requires_grad()) return add_untrained(name, parameter);  // rank 0's, as the others
+        // rank 0's, as the others
+        if (!parameter.requires_grad()) return add_untrained(name, parameter);
         const ddp_param_desc desc = describe(name, parameter);
         ddp_param index = -1;
         call(ddp_register_param, context_.get(), &desc, &index);
@@ -269,19 +285,20 @@ private:
             if (flat.data_ptr() != tensor.data_ptr()) tensor.detach().copy_(flat);
     }
 
-    /* The context would send them at the beginning of a step. A forward pass may have no backward pass, and then there
-     * must be no step that misses gradients. */
+    /* The context would send them at the beginning of a step. A forward pass may have no backward
+     * pass, and then there must be no step that misses gradients. */
     void send_buffers() {
         torch::NoGradGuard no_grad;
         for (torch::Tensor& buffer : buffers_) {
             torch::Tensor flat = buffer.detach().contiguous();
-            call(ddp_broadcast, group_, flat.data_ptr(), static_cast<std::size_t>(flat.nbytes()), DDP_U8,
-                 std::int32_t{0}, static_cast<ddp_work**>(nullptr));
+            call(ddp_broadcast, group_, flat.data_ptr(), static_cast<std::size_t>(flat.nbytes()),
+                 DDP_U8, std::int32_t{0}, static_cast<ddp_work**>(nullptr));
             if (flat.data_ptr() != buffer.data_ptr()) buffer.detach().copy_(flat);
         }
     }
 
-    /* The module is what was registered. A program that changes it makes another DistributedDataParallel. */
+    /* The module is what was registered. A program that changes it makes another
+     * DistributedDataParallel. */
     void compare(const torch::nn::Module& module) {
         std::size_t next = 0, index = 0;
         std::vector<ddp_param> turned[2];
@@ -310,18 +327,22 @@ private:
             ++next;
         }
         if (next != known_.size()) refuse(known_[next].name, "is gone");
-        if (options_.find_unused_parameters || open_) return;  // a frozen parameter is an unused one
+        // a frozen parameter is an unused one
+        if (options_.find_unused_parameters || open_) return;
         for (const int now : {0, 1}) {
             if (turned[now].empty()) continue;
-            for (const ddp_param param : turned[now]) frozen_[static_cast<std::size_t>(param)] = now == 1;
-            call(ddp_set_frozen, context_.get(), turned[now].data(), turned[now].size(), std::int32_t{now});
+            for (const ddp_param param : turned[now])
+                frozen_[static_cast<std::size_t>(param)] = now == 1;
+            call(ddp_set_frozen, context_.get(), turned[now].data(), turned[now].size(),
+                 std::int32_t{now});
         }
     }
 
     [[noreturn]] static void refuse(const std::string& name, const std::string& what) {
-        throw Error(DDP_ERROR_INVALID_STATE, name + " " + what +
-                                                 " now, and the module was registered as it was before. Make a new "
-                                                 "DistributedDataParallel after such a change");
+        throw Error(DDP_ERROR_INVALID_STATE,
+                    name + " " + what +
+                        " now, and the module was registered as it was before. Make a new "
+                        "DistributedDataParallel after such a change");
     }
 
     /* In the backward pass: the grad() of a parameter is complete. */
@@ -336,8 +357,10 @@ private:
             throw Error(DDP_ERROR_INVALID_STATE,
                         names_[index] +
                             " has got a gradient in a backward pass that no forward pass of this "
-                            "DistributedDataParallel belongs to, so it is this rank's own. Call model.forward(x), not "
-                            "model->forward(x). While a guard of no_sync() lives, gradients may be this rank's own");
+                            "DistributedDataParallel belongs to, so it is this rank's own. Call "
+                            "model.forward(x), not "
+                            "model->forward(x). While a guard of no_sync() lives, gradients may be "
+                            "this rank's own");
         if (!in_pass_ && !watched_) {
             in_pass_ = true;
             torch::autograd::Engine::get_default_engine().queue_callback([weak = weak_from_this()] {
@@ -346,13 +369,14 @@ private:
         }
         if (!open_) begin();
         if (!marked_) mark(unused_);
-        if (watched_ && !parameters_[index].grad().defined()) return;  // the backward pass came here without a gradient
+        // the backward pass came here without a gradient
+        if (watched_ && !parameters_[index].grad().defined()) return;
         if (!take_missing(index) && !never_[index])
-            throw Error(
-                DDP_ERROR_INVALID_STATE,
-                names_[index] +
-                    " has got a gradient twice in one step, or was marked unused by the last forward pass: each "
-                    "forward pass has a backward pass of its own");
+            throw Error(DDP_ERROR_INVALID_STATE,
+                        names_[index] +
+                            " has got a gradient twice in one step, or was marked unused by the "
+                            "last forward pass: each "
+                            "forward pass has a backward pass of its own");
         announce(index);
     }
 
@@ -380,8 +404,8 @@ private:
         context_.mark_unused(unused);
     }
 
-    /* A gradient that this step does not use counts with the content of its grad(): the mean of backward passes since
-     * zero_grad(). */
+    /* A gradient that this step does not use counts with the content of its grad(): the mean of
+     * backward passes since zero_grad(). */
     void lay_down(std::size_t index) {
         torch::NoGradGuard no_grad;
         const torch::Tensor& grad = parameters_[index].grad();
@@ -393,11 +417,13 @@ private:
     }
 
     void announce(std::size_t index) {
-        const torch::Tensor grad =
-            parameters_[index].grad().defined() ? parameters_[index].grad() : torch::zeros_like(parameters_[index]);
+        const torch::Tensor grad = parameters_[index].grad().defined()
+                                       ? parameters_[index].grad()
+                                       : torch::zeros_like(parameters_[index]);
         if (grad.layout() != torch::kStrided)
-            throw Error(DDP_ERROR_UNSUPPORTED,
-                        names_[index] + " has a sparse gradient. DistributedDataParallel takes dense ones");
+            throw Error(
+                DDP_ERROR_UNSUPPORTED,
+                names_[index] + " has a sparse gradient. DistributedDataParallel takes dense ones");
         torch::NoGradGuard no_grad;
         torch::Tensor& view = view_of(index);
         if (grad.data_ptr() != view.data_ptr()) view.copy_(grad);
@@ -411,7 +437,8 @@ private:
         marked_ = false;
         for (std::size_t index = 0; index < parameters_.size(); ++index)
             missing_[index] = !never_[index] && !frozen_[index];
-        missing_count_ = static_cast<std::size_t>(std::count(missing_.begin(), missing_.end(), true));
+        missing_count_ =
+            static_cast<std::size_t>(std::count(missing_.begin(), missing_.end(), true));
         for (std::size_t index = 0; index < never_.size(); ++index)
             if (never_[index]) lay_down(index);
     }
@@ -447,7 +474,8 @@ private:
 
     /* A gradient's place in its bucket. Its memory stays as long as a tensor shows it. */
     torch::Tensor& view_of(std::size_t index) {
-        if (const std::int64_t generation = context_.layout_generation(); generation != generation_) {
+        if (const std::int64_t generation = context_.layout_generation();
+            generation != generation_) {
             views_.assign(parameters_.size(), torch::Tensor());
             layout_ = context_.hold_layout();
             generation_ = generation;
@@ -463,11 +491,12 @@ private:
         std::string names;
         for (std::size_t index = 0; index < names_.size(); ++index)
             if (missing_[index]) names += (names.empty() ? "" : ", ") + names_[index];
-        throw Error(DDP_ERROR_INVALID_STATE, when + " gave no gradient for " + names +
-                                                 ", so it was not finished. Freeze parameters that are not trained: "
-                                                 "requires_grad_(false) before the model is wrapped. Where a forward "
-                                                 "pass uses only some of the others, set find_unused_parameters, and "
-                                                 "let the loss depend on everything that forward returns");
+        throw Error(DDP_ERROR_INVALID_STATE,
+                    when + " gave no gradient for " + names +
+                        ", so it was not finished. Freeze parameters that are not trained: "
+                        "requires_grad_(false) before the model is wrapped. Where a forward "
+                        "pass uses only some of the others, set find_unused_parameters, and "
+                        "let the loss depend on everything that forward returns");
     }
 
     /* A parameter as it was registered. */
@@ -483,20 +512,23 @@ private:
     std::unordered_set<std::string> ignored_;
     std::vector<Known> known_;
     ddp_group* group_;
-    std::vector<std::pair<torch::Tensor, torch::Tensor>> registered_;  // a tensor, and what the context knows of it
-    Context context_;                                                  // has pointers into these
+    // a tensor, and what the context knows of it
+    std::vector<std::pair<torch::Tensor, torch::Tensor>> registered_;
+    Context context_;  // has pointers into these
     std::vector<std::string> names_;
     std::vector<torch::Tensor> parameters_, buffers_;
     // PyTorch would drop them, and the hooks with them.
-    std::vector<decltype(torch::autograd::impl::grad_accumulator(std::declval<torch::Tensor>()))> nodes_;
+    std::vector<decltype(torch::autograd::impl::grad_accumulator(std::declval<torch::Tensor>()))>
+        nodes_;
 
     std::vector<torch::Tensor> views_;
     std::shared_ptr<ddp_layout> layout_;
     std::int64_t generation_ = -1;  // of both
 
-    bool sync_ = true;               // false in no_sync
-    bool local_ = false;             // the last forward pass was in no_sync
-    bool fresh_ = false;             // a synced forward pass has been made, and no step has ended since
+    bool sync_ = true;    // false in no_sync
+    bool local_ = false;  // the last forward pass was in no_sync
+    // a synced forward pass has been made, and no step has ended since
+    bool fresh_ = false;
     bool stepped_ = false;           // a step has ended
     bool in_pass_ = false;           // end_of_pass will run
     bool open_ = false;              // a step has begun
@@ -516,18 +548,20 @@ private:
 template <class Module>
 class DistributedDataParallel {
 public:
-    /* Registers the module's parameters and buffers. Collective. The group must outlive the object. */
+    /* Registers the module's parameters and buffers. Collective. The group must outlive the object.
+     */
     DistributedDataParallel(std::shared_ptr<Module> module, const Group& group,
                             const DistributedDataParallelOptions& options = {})
-        : module_(std::move(module)), steps_(std::make_shared<detail::Steps>(*module_, group, options)) {
+        : module_(std::move(module)),
+          steps_(std::make_shared<detail::Steps>(*module_, group, options)) {
         steps_->listen();
     }
     DistributedDataParallel(const torch::nn::ModuleHolder<Module>& module, const Group& group,
                             const DistributedDataParallelOptions& options = {})
         : DistributedDataParallel(module.ptr(), group, options) {}
 
-    /* The module's forward. With find_unused_parameters, what it returns is a tensor, or a pair, tuple or container of
-     * such. */
+    /* The module's forward. With find_unused_parameters, what it returns is a tensor, or a pair,
+     * tuple or container of such. */
     template <class... Args>
     auto forward(Args&&... args) {
         steps_->before_forward();
@@ -544,7 +578,8 @@ public:
     /* While it lives, backward passes add to the grad() of this rank only. */
     class NoSync {
     public:
-        explicit NoSync(std::shared_ptr<detail::Steps> steps) : steps_(std::move(steps)), before_(steps_->sync()) {
+        explicit NoSync(std::shared_ptr<detail::Steps> steps)
+            : steps_(std::move(steps)), before_(steps_->sync()) {
             steps_->set_sync(false);
         }
         ~NoSync() { steps_->set_sync(before_); }
@@ -566,7 +601,8 @@ template <class Module, class... Rest>
 DistributedDataParallel(const torch::nn::ModuleHolder<Module>&, const Group&, Rest...)
     -> DistributedDataParallel<Module>;
 template <class Module, class... Rest>
-DistributedDataParallel(std::shared_ptr<Module>, const Group&, Rest...) -> DistributedDataParallel<Module>;
+DistributedDataParallel(std::shared_ptr<Module>, const Group&, Rest...)
+    -> DistributedDataParallel<Module>;
 
 }  // namespace ddp
 

@@ -14,7 +14,8 @@ namespace libddp {
 namespace {
 
 void check(const std::string& place, int error) {
-    if (error != 0) throw std::system_error(error, std::generic_category(), "cannot write " + place);
+    if (error != 0)
+        throw std::system_error(error, std::generic_category(), "cannot write " + place);
 }
 
 // Standard output belongs to the shell, too, and somebody may have made it non-blocking.

@@ -1,5 +1,5 @@
-// Texts that a program writes as a whole, to a file that the user names or to standard output. Where not all of it can be written, as on
-// a full disk, the error names the place and the reason.
+// Texts that a program writes as a whole, to a file that the user names or to standard output.
+// Where not all of it can be written, as on a full disk, the error names the place and the reason.
 #pragma once
 
 #include <string>
@@ -7,7 +7,8 @@
 
 namespace libddp {
 
-// Makes the file or replaces what is in it. Throws std::system_error: "cannot write PATH: No space left on device".
+// Makes the file or replaces what is in it. Throws std::system_error: "cannot write PATH: No space
+// left on device".
 void write_file(const std::string& path, std::string_view text);
 
 // Writes to standard output. Throws std::system_error: "cannot write standard output: Broken pipe".

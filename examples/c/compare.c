@@ -22,16 +22,17 @@ difference compare_weights(const mlp* a, const mlp* b) {
     return worst;
 }
 
-/* Why weights may differ at all: floating-point addition rounds, and one process adds a batch's gradients in another
- * order than several do. The mean of B numbers of size G, added one after the other, is off by at most B * epsilon * G.
- * Each step's error enters the weights times lr / (1 - momentum), the sum of all that momentum makes of it, and steps
- * add up.
+/* Why weights may differ at all: floating-point addition rounds, and one process adds a batch's
+ * gradients in another order than several do. The mean of B numbers of size G, added one after the
+ * other, is off by at most B * epsilon * G. Each step's error enters the weights times lr / (1 -
+ * momentum), the sum of all that momentum makes of it, and steps add up.
  *
- * G = 0.1: an image's gradient of one weight is an activation times a derivative of the softmax, mostly below 0.01, and
- * errors of single additions mostly cancel. The rest, a factor of about a hundred by measurement, is room for
- * growth: an early difference changes later gradients. It is not room for mistakes: when one rank's gradient of one
- * layer is dropped in a single one of 1,250 steps, the difference is seventeen times the bound. (A learning rate at
- * which training is unstable makes the growth exponential, and breaks the bound without any mistake.) */
+ * G = 0.1: an image's gradient of one weight is an activation times a derivative of the softmax,
+ * mostly below 0.01, and errors of single additions mostly cancel. The rest, a factor of about a
+ * hundred by measurement, is room for growth: an early difference changes later gradients. It is
+ * not room for mistakes: when one rank's gradient of one layer is dropped in a single one of 1,250
+ * steps, the difference is seventeen times the bound. (A learning rate at which training is
+ * unstable makes the growth exponential, and breaks the bound without any mistake.) */
 double difference_bound(const settings* s, int steps) {
     const double gradient = 0.1;
     return (double)steps * s->lr / (1.0 - s->momentum) * s->batch * FLT_EPSILON * gradient;

@@ -1,17 +1,19 @@
-/* elastic_mnist.c: trains the network of mnist.c with processes that come and go. Apart from rounding, the
- * result is that of one process.
+/* elastic_mnist.c: trains the network of mnist.c with processes that come and go. Apart from
+ * rounding, the result is that of one process.
  *
  *     ./elastic_mnist file:///tmp/digits --epochs 100     start some of these, kill one, start another
  *
- * Built by hand: cc -O3 elastic_mnist.c mlp.c idx.c settings.c $(pkg-config --cflags --libs ddp) -lz -lm -o elastic_mnist
+ * Built by hand: cc -O3 elastic_mnist.c mlp.c idx.c settings.c $(pkg-config --cflags --libs ddp)
+ * -lz -lm -o elastic_mnist
  *
- * The first argument says where the processes meet (ddp_group_options.init_method). Without it the launcher's store is
- * used. SIGTERM makes a process leave without losing a step.
+ * The first argument says where the processes meet (ddp_group_options.init_method). Without it the
+ * launcher's store is used. SIGTERM makes a process leave without losing a step.
  *
- * Unlike mnist.c, ddp_elastic_begin says which step comes and who takes part. The digits of a step follow from its
- * number, so that no digit of an epoch comes twice or never, whoever comes and goes. The global batch stays the same;
- * the ranks divide it, and weigh their mean gradients by the digits that each has taken. A call that fails because a rank
- * is lost ends the step, and the loop begins anew.
+ * Unlike mnist.c, ddp_elastic_begin says which step comes and who takes part. The digits of a step
+ * follow from its number, so that no digit of an epoch comes twice or never, whoever comes and
+ * goes. The global batch stays the same; the ranks divide it, and weigh their mean gradients by the
+ * digits that each has taken. A call that fails because a rank is lost ends the step, and the loop
+ * begins anew.
  */
 #define DDP_EXPERIMENTAL 1 /* elastic.h, freeze.h */
 #define _XOPEN_SOURCE 600  /* sigaction */
@@ -61,11 +63,13 @@ static void join_job(trainer* t, const char* store) {
     ddp_elastic_options options;
     ddp_elastic_options_init(&options);
     options.group = &group;
-    options.settle_ms = 2000; /* longer than any step: a rank that is busy for longer is left behind */
+    /* longer than any step: a rank that is busy for longer is left behind */
+    options.settle_ms = 2000;
     CHECK(ddp_elastic_create(&options, &t->job, &error));
 }
 
-/* The parameters and the optimizer's momentum are the state that ranks who join get from the others. */
+/* The parameters and the optimizer's momentum are the state that ranks who join get from the
+ * others. */
 static void share(trainer* t, const settings* s) {
     ddp_context_options options;
     ddp_context_options_init(&options);
@@ -87,7 +91,8 @@ static void share(trainer* t, const settings* s) {
     CHECK(ddp_elastic_add_context(t->job, t->context, &error));
     for (int i = 0; i < MLP_TENSORS; ++i) {
         const mlp_tensor* tensor = &t->net.tensors[i];
-        CHECK(ddp_elastic_add_state(t->job, tensor->name, tensor->velocity, tensor->count * sizeof(float), &error));
+        CHECK(ddp_elastic_add_state(t->job, tensor->name, tensor->velocity,
+                                    tensor->count * sizeof(float), &error));
     }
 }
 
@@ -98,22 +103,27 @@ static void announce(void* user_data, int tensor) {
 }
 
 /* This rank's part of the next global batch in the order of the epoch. */
-static mlp_batch digits_of(trainer* t, const settings* s, const digits* set, const ddp_elastic_step* now) {
+static mlp_batch digits_of(trainer* t, const settings* s, const digits* set,
+                           const ddp_elastic_step* now) {
     const int64_t steps = (set->count + s->batch - 1) / s->batch;
     if (t->epoch != now->step / steps) {
         t->epoch = now->step / steps;
         random_order(t->order, set->count, s->seed, (int)t->epoch);
-        printf("epoch %lld: rank %d of %d\n", (long long)t->epoch + 1, (int)now->rank, (int)now->world_size);
+        printf("epoch %lld: rank %d of %d\n", (long long)t->epoch + 1, (int)now->rank,
+               (int)now->world_size);
     }
     const int first = (int)(now->step % steps) * s->batch;
     const int left = set->count - first;
     int64_t begin, end;
-    CHECK(ddp_shard_range(left < s->batch ? left : s->batch, now->rank, now->world_size, &begin, &end, &error));
-    const mlp_batch batch = {set->images, set->labels, t->order + first + begin, (int)(end - begin)};
+    CHECK(ddp_shard_range(left < s->batch ? left : s->batch, now->rank, now->world_size, &begin,
+                          &end, &error));
+    const mlp_batch batch = {set->images, set->labels, t->order + first + begin,
+                             (int)(end - begin)};
     return batch;
 }
 
-/* The gradients become the mean over the global batch. Returns whether they did: not if a rank was lost meanwhile. */
+/* The gradients become the mean over the global batch. Returns whether they did: not if a rank was
+ * lost meanwhile. */
 static int compute(trainer* t, const mlp_batch* batch) {
     t->status = ddp_set_weight(t->context, batch->count, &t->error);
     if (t->status == DDP_OK) t->status = ddp_step_begin(t->context, &t->error);
@@ -135,10 +145,12 @@ static int train(trainer* t, const settings* s, const digits* set) {
     const int64_t steps = s->epochs * (int64_t)((set->count + s->batch - 1) / s->batch);
     for (int announced = 0;;) {
         ddp_elastic_step now = {.struct_size = sizeof now};
-        CHECK(ddp_elastic_begin(t->job, &now, &error)); /* who was left behind ends here, and may be started again */
+        /* who was left behind ends here, and may be started again */
+        CHECK(ddp_elastic_begin(t->job, &now, &error));
         if (now.changed) {
             leave_at_sigterm();
-            printf("step %lld: rank %d of %d\n", (long long)now.step, (int)now.rank, (int)now.world_size);
+            printf("step %lld: rank %d of %d\n", (long long)now.step, (int)now.rank,
+                   (int)now.world_size);
         }
         if (now.step >= steps) return now.rank;
         if (now.leaving) {
@@ -162,7 +174,8 @@ int main(int argc, char** argv) {
     if (s.compare_local || s.average_every > 0 || s.save != NULL)
         fail("--compare-local, --average-every and --save are options of mnist");
     digits set, test;
-    if (digits_load(&set, s.data, "train") != 0 || digits_load(&test, s.data, "t10k") != 0) return 2;
+    if (digits_load(&set, s.data, "train") != 0 || digits_load(&test, s.data, "t10k") != 0)
+        return 2;
     if (set.pixels != MLP_INPUTS || test.pixels != MLP_INPUTS) fail("the images are not 28 x 28");
 
     setvbuf(stdout, NULL, _IOLBF, 0); /* whole lines, also into a file */
@@ -171,7 +184,9 @@ int main(int argc, char** argv) {
     join_job(&t, store ? argv[1] : NULL);
     share(&t, &s);
     const int rank = train(&t, &s, &set);
-    if (rank == 0) printf("test accuracy %.2f %%\n", mlp_accuracy(&t.net, test.images, test.labels, test.count));
+    if (rank == 0)
+        printf("test accuracy %.2f %%\n",
+               mlp_accuracy(&t.net, test.images, test.labels, test.count));
 
     ddp_context_free(t.context);
     ddp_elastic_free(t.job);

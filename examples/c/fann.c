@@ -1,11 +1,11 @@
-/* fann.c: trains a network of FANN, a library that knows nothing of distributed training, with as many processes as a
- * launcher starts.
+/* fann.c: trains a network of FANN, a library that knows nothing of distributed training, with as
+ * many processes as a launcher starts.
  *
  *     ddprun -n 2 ./fann --compare-local
  *
- * FANN trains in batches: it adds up the slopes of a batch's samples, and then moves the weights. Between the two libddp
- * makes the slopes the mean over ranks; they lie in libddp's bucket, so that nothing is copied. share() and
- * train_batch() are all of it.
+ * FANN trains in batches: it adds up the slopes of a batch's samples, and then moves the weights.
+ * Between the two libddp makes the slopes the mean over ranks; they lie in libddp's bucket, so that
+ * nothing is copied. share() and train_batch() are all of it.
  */
 #include <floatfann.h>
 /* The steps of which fann_train_epoch is made. */
@@ -18,11 +18,12 @@
 
 enum { PIXELS = 784, HIDDEN = 64, CLASSES = 10, BATCH = 8, EPOCHS = 8 };
 
-/* Nothing but the order of additions differs from one process, which was seen to make 0.000005. One rank that leaves out its
- * part of a single batch makes 0.02. */
+/* Nothing but the order of additions differs from one process, which was seen to make 0.000005. One
+ * rank that leaves out its part of a single batch makes 0.02. */
 static const double bound = 1e-4;
 
-/* All weights, which FANN keeps in one array, are one parameter. Every rank's become those of rank 0. */
+/* All weights, which FANN keeps in one array, are one parameter. Every rank's become those of rank
+ * 0. */
 static ddp_context* share(ddp_group* group, struct fann* net) {
     ddp_context* context = NULL;
     CHECK(ddp_context_create(group, NULL, &context, &error));
@@ -56,7 +57,8 @@ static void update(struct fann* net, int count) {
 }
 
 /* This rank's part of a batch. */
-static void train_batch(struct fann* net, ddp_context* context, const digits* set, int first, int part) {
+static void train_batch(struct fann* net, ddp_context* context, const digits* set, int first,
+                        int part) {
     CHECK(ddp_step_begin(context, &error));
     void* view = NULL;
     CHECK(ddp_grad_view(context, 0, &view, &error));
@@ -68,7 +70,8 @@ static void train_batch(struct fann* net, ddp_context* context, const digits* se
 }
 
 /* The same batches in one process. */
-static double difference_to_local(const struct fann* shared, struct fann* local, const digits* set) {
+static double difference_to_local(const struct fann* shared, struct fann* local,
+                                  const digits* set) {
     for (int epoch = 0; epoch < EPOCHS; ++epoch)
         for (int first = 0; first + BATCH <= set->count; first += BATCH) {
             add_slopes(local, set, first, BATCH);
@@ -110,7 +113,9 @@ int main(int argc, char** argv) {
         return 2;
     }
     digits train, test;
-    if (digits_load(&train, MNIST_DATA_DIR, "train") != 0 || digits_load(&test, MNIST_DATA_DIR, "t10k") != 0) return 2;
+    if (digits_load(&train, MNIST_DATA_DIR, "train") != 0 ||
+        digits_load(&test, MNIST_DATA_DIR, "t10k") != 0)
+        return 2;
     ddp_group* group = join_group();
     const int rank = ddp_group_rank(group), world = ddp_group_world_size(group);
     if (BATCH % world != 0) {
@@ -132,7 +137,8 @@ int main(int argc, char** argv) {
         CHECK(ddp_allreduce(group, NULL, &worst, 1, DDP_F64, DDP_MAX, NULL, &error));
         status = worst <= bound ? 0 : 1;
         if (rank == 0)
-            printf("against one process: difference %.3g, bound %g %s\n", worst, bound, status ? "EXCEEDED" : "met");
+            printf("against one process: difference %.3g, bound %g %s\n", worst, bound,
+                   status ? "EXCEEDED" : "met");
         fann_destroy(local);
     }
     net->train_slopes = NULL; /* libddp's, not FANN's to free */

@@ -1,14 +1,17 @@
-/* gpt2.c: trains the GPT-2 of llm.c, a trainer in C for one process, with as many processes as a launcher starts.
+/* gpt2.c: trains the GPT-2 of llm.c, a trainer in C for one process, with as many processes as a
+ * launcher starts.
  *
  *     examples/c/llm.c/fetch               fetches llm.c, and adds one line to it
  *     tools/build release
  *     ddprun -n 2 build/release/examples/c/gpt2 CHECKPOINT TOKENS [--compare-local]
  *
- * llm.c keeps all gradients in one block, and each weight of its layers in one array for all layers. libddp reduces the
- * block where it lies: nothing is copied. A layer's gradients travel while the backward pass is in the layers before it.
- * share(), layer_ready() and the last lines of train_step() are all of it.
+ * llm.c keeps all gradients in one block, and each weight of its layers in one array for all
+ * layers. libddp reduces the block where it lies: nothing is copied. A layer's gradients travel
+ * while the backward pass is in the layers before it. share(), layer_ready() and the last lines of
+ * train_step() are all of it.
  *
- * CHECKPOINT and TOKENS are the files that llm.c reads, such as gpt2_124M.bin and tiny_shakespeare_train.bin.
+ * CHECKPOINT and TOKENS are the files that llm.c reads, such as gpt2_124M.bin and
+ * tiny_shakespeare_train.bin.
  */
 #define DDP_EXPERIMENTAL 1 /* in_place.h, stats.h */
 
@@ -26,18 +29,20 @@ static void layer_ready(int layer);
 
 enum { SEQUENCES = 4, TOKENS = 64, STEPS = 10, FIRST_OF_LAYERS = 2, END_OF_LAYERS = 14 };
 
-/* Adam divides by the root of a mean of squares. Where that is small, the order of additions shows: it was seen to make
- * 0.00002. One rank that leaves out its part of a single batch makes 0.001. */
+/* Adam divides by the root of a mean of squares. Where that is small, the order of additions shows:
+ * it was seen to make 0.00002. One rank that leaves out its part of a single batch makes 0.001. */
 static const double bound = 1e-4;
 
 static ddp_context* context;
-/* The parameter of each of llm.c's tensors. For a tensor with all layers: the parameter of layer 0. */
+/* The parameter of each of llm.c's tensors. For a tensor with all layers: the parameter of layer 0.
+ */
 static ddp_param params[NUM_PARAMETER_TENSORS];
 
 /* Registers llm.c's tensors, in llm.c's order. Every rank's values become those of rank 0. */
 static void share(ddp_group* group, GPT2* model) {
-    static const char* names[] = {"wte",  "wpe",  "ln1w", "ln1b", "qkvw",    "qkvb",    "attprojw", "attprojb",
-                                  "ln2w", "ln2b", "fcw",  "fcb",  "fcprojw", "fcprojb", "lnfw",     "lnfb"};
+    static const char* names[] = {"wte",      "wpe",      "ln1w", "ln1b", "qkvw", "qkvb",
+                                  "attprojw", "attprojb", "ln2w", "ln2b", "fcw",  "fcb",
+                                  "fcprojw",  "fcprojb",  "lnfw", "lnfb"};
     float** gradients = (float**)&model->grads; /* a struct of as many pointers */
     void* block = NULL;
     CHECK(ddp_mem_alloc(group, model->num_parameters * sizeof(float), &block, &error));
@@ -57,7 +62,8 @@ static void share(ddp_group* group, GPT2* model) {
         desc.data = model->params_memory + offset;
         desc.grad = gradients[i];
         desc.flags = DDP_PARAM_IN_PLACE;
-        CHECK((layered ? ddp_register_slices : ddp_register_param)(context, &desc, &params[i], &error));
+        CHECK((layered ? ddp_register_slices : ddp_register_param)(context, &desc, &params[i],
+                                                                   &error));
         offset += model->param_sizes[i];
     }
     CHECK(ddp_commit(context, &error));
@@ -72,9 +78,11 @@ static void layer_ready(int layer) {
 static void forward(GPT2* model, DataLoader* loader) {
     dataloader_next_batch(loader);
     gpt2_forward(model, loader->inputs, loader->targets, loader->B, TOKENS);
-    /* llm.c allocates these in its first backward pass, but only together with gradients of its own. */
+    /* llm.c allocates these in its first backward pass, but only together with gradients of its
+     * own. */
     if (model->grads_memory != NULL && model->grads_acts_memory == NULL)
-        model->grads_acts_memory = malloc_and_point_activations(&model->grads_acts, model->act_sizes);
+        model->grads_acts_memory =
+            malloc_and_point_activations(&model->grads_acts, model->act_sizes);
     gpt2_zero_grad(model);
 }
 
@@ -87,13 +95,15 @@ static void train_step(GPT2* model, DataLoader* loader, int step) {
     forward(model, loader);
     gpt2_backward(model);
     for (int i = NUM_PARAMETER_TENSORS - 1; i >= 0; --i)
-        if (i < FIRST_OF_LAYERS || i >= END_OF_LAYERS) CHECK(ddp_grad_ready(context, params[i], &error));
+        if (i < FIRST_OF_LAYERS || i >= END_OF_LAYERS)
+            CHECK(ddp_grad_ready(context, params[i], &error));
     CHECK(ddp_finalize(context, &error));
     update(model, step);
 }
 
 /* The same batches in one process. */
-static double difference_to_local(const GPT2* shared, const char* checkpoint, const char* tokens, int world) {
+static double difference_to_local(const GPT2* shared, const char* checkpoint, const char* tokens,
+                                  int world) {
     GPT2 local;
     gpt2_build_from_checkpoint(&local, checkpoint);
     DataLoader loader;
@@ -145,7 +155,8 @@ int main(int argc, char** argv) {
         CHECK(ddp_allreduce(group, NULL, &worst, 1, DDP_F64, DDP_MAX, NULL, &error));
         status = worst <= bound ? 0 : 1;
         if (rank == 0)
-            printf("against one process: difference %.3g, bound %g %s\n", worst, bound, status ? "EXCEEDED" : "met");
+            printf("against one process: difference %.3g, bound %g %s\n", worst, bound,
+                   status ? "EXCEEDED" : "met");
     }
     dataloader_free(&loader);
     gpt2_free(&model);

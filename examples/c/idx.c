@@ -5,7 +5,8 @@
 #include <stdlib.h>
 #include <zlib.h>
 
-/* Far above any MNIST-like set, and small enough that a damaged header cannot make the sizes overflow. */
+/* Far above any MNIST-like set, and small enough that a damaged header cannot make the sizes
+ * overflow. */
 enum { MAX_IMAGES = 10000000, MAX_SIDE = 4096, MAX_PATH = 4096 };
 
 enum { MAGIC_LABELS = 0x801, MAGIC_IMAGES = 0x803 };
@@ -26,13 +27,15 @@ static gzFile open_idx(char* path, const char* dir, const char* name, const char
 static int64_t read_u32(gzFile file) {
     unsigned char bytes[4];
     if (gzread(file, bytes, 4) != 4) return -1;
-    return ((int64_t)bytes[0] << 24) | ((int64_t)bytes[1] << 16) | ((int64_t)bytes[2] << 8) | (int64_t)bytes[3];
+    return ((int64_t)bytes[0] << 24) | ((int64_t)bytes[1] << 16) | ((int64_t)bytes[2] << 8) |
+           (int64_t)bytes[3];
 }
 
 static int read_labels(gzFile file, digits* set) {
     if (read_u32(file) != MAGIC_LABELS || read_u32(file) != set->count) return -1;
     set->labels = malloc((size_t)set->count);
-    if (set->labels == NULL || gzread(file, set->labels, (unsigned)set->count) != set->count) return -1;
+    if (set->labels == NULL || gzread(file, set->labels, (unsigned)set->count) != set->count)
+        return -1;
     for (int i = 0; i < set->count; ++i) {
         if (set->labels[i] > 9) return -1;
     }
@@ -42,7 +45,9 @@ static int read_labels(gzFile file, digits* set) {
 static int read_images(gzFile file, digits* set) {
     if (read_u32(file) != MAGIC_IMAGES) return -1;
     int64_t count = read_u32(file), rows = read_u32(file), columns = read_u32(file);
-    if (count < 1 || count > MAX_IMAGES || rows < 1 || rows > MAX_SIDE || columns < 1 || columns > MAX_SIDE) return -1;
+    if (count < 1 || count > MAX_IMAGES || rows < 1 || rows > MAX_SIDE || columns < 1 ||
+        columns > MAX_SIDE)
+        return -1;
     set->count = (int)count;
     set->pixels = (int)(rows * columns);
     set->images = malloc((size_t)count * (size_t)set->pixels * sizeof(float));
@@ -65,7 +70,8 @@ static int load_file(digits* set, const char* dir, const char* name, const char*
     if (file == NULL) return -1;
     int status = read(file, set);
     gzclose(file);
-    if (status != 0) fprintf(stderr, "%s is not the IDX file that it should be, or memory is exhausted\n", path);
+    if (status != 0)
+        fprintf(stderr, "%s is not the IDX file that it should be, or memory is exhausted\n", path);
     return status;
 }
 

@@ -15,8 +15,8 @@ typedef struct digits {
     unsigned char* labels; /* 0 to 9 */
 } digits;
 
-/* Reads DIR/NAME-images-idx3-ubyte and DIR/NAME-labels-idx1-ubyte, with ".gz" appended or plain. name: "train" or
- * "t10k". Returns 0, or -1 after a message on stderr. */
+/* Reads DIR/NAME-images-idx3-ubyte and DIR/NAME-labels-idx1-ubyte, with ".gz" appended or plain.
+ * name: "train" or "t10k". Returns 0, or -1 after a message on stderr. */
 int digits_load(digits* set, const char* dir, const char* name);
 
 void digits_free(digits* set);

@@ -5,7 +5,8 @@
 #include <ddp/ddp.h>
 #include <stdio.h>
 #include <stdlib.h>
-#define CHECK(call) ((call) == DDP_OK ? (void)0 : (fprintf(stderr, "%s\n", ddp_error_message(error)), exit(1)))
+#define CHECK(call) \
+    ((call) == DDP_OK ? (void)0 : (fprintf(stderr, "%s\n", ddp_error_message(error)), exit(1)))
 
 int main(void) {
     const int64_t shape[1] = {2};
@@ -22,8 +23,10 @@ int main(void) {
     CHECK(ddp_register_param(context, &desc, &param, &error));
     CHECK(ddp_commit(context, &error)); /* every rank starts from rank 0's w */
     for (int step = 0; step < 500; ++step) {
-        const float x = (float)((7 * step + ddp_group_rank(group)) % 10) / 10.0f; /* a sample of this rank's own */
-        const float wrong = w[0] + w[1] * x - (3.0f - 2.0f * x);                  /* prediction minus truth */
+        /* a sample of this rank's own */
+        const float x = (float)((7 * step + ddp_group_rank(group)) % 10) / 10.0f;
+        /* prediction minus truth */
+        const float wrong = w[0] + w[1] * x - (3.0f - 2.0f * x);
         grad[0] = wrong, grad[1] = wrong * x;
         CHECK(ddp_grad_ready(context, param, &error)); /* starts the averaging over ranks */
         CHECK(ddp_finalize(context, &error));          /* grad is now the mean */

@@ -1,5 +1,6 @@
-/* mlp.h: a multi-layer perceptron 784-256-128-10 with its gradients written by hand. It knows nothing of libddp: a
- * caller that wants to hear of each gradient as soon as it is complete passes a function to mlp_backward. */
+/* mlp.h: a multi-layer perceptron 784-256-128-10 with its gradients written by hand. It knows
+ * nothing of libddp: a caller that wants to hear of each gradient as soon as it is complete passes
+ * a function to mlp_backward. */
 #ifndef EXAMPLES_MLP_H
 #define EXAMPLES_MLP_H
 
@@ -44,14 +45,15 @@ typedef struct mlp_score {
 /* Called as soon as the gradient of tensors[tensor] is complete. */
 typedef void (*mlp_ready_fn)(void* user_data, int tensor);
 
-/* own_gradients 0: every tensor's `gradient` is NULL until the caller points it at memory. Returns 0, or -1 without
- * memory. */
+/* own_gradients 0: every tensor's `gradient` is NULL until the caller points it at memory. Returns
+ * 0, or -1 without memory. */
 int mlp_create(mlp* net, int max_batch, int own_gradients, uint64_t seed);
 void mlp_free(mlp* net);
 
 mlp_score mlp_forward(mlp* net, const mlp_batch* batch);
 
-/* Gradients of the mean loss over the batch given to mlp_forward, the last layer's first. ready may be NULL. */
+/* Gradients of the mean loss over the batch given to mlp_forward, the last layer's first. ready may
+ * be NULL. */
 void mlp_backward(mlp* net, const mlp_batch* batch, mlp_ready_fn ready, void* user_data);
 
 /* velocity = momentum * velocity + gradient; value -= lr * velocity */

@@ -1,19 +1,21 @@
-/* mnist.c: trains a multi-layer perceptron (mlp.h) on handwritten digits (idx.h) with as many processes as a launcher
- * starts.
+/* mnist.c: trains a multi-layer perceptron (mlp.h) on handwritten digits (idx.h) with as many
+ * processes as a launcher starts.
  *
  *     ./mnist                          one process
  *     ddprun -n 4 ./mnist --view       four processes, the same training in a fraction of the time
  *
- * Built by hand: cc -O3 mnist.c mlp.c idx.c compare.c settings.c $(pkg-config --cflags --libs ddp) -lz -lm -o mnist
+ * Built by hand: cc -O3 mnist.c mlp.c idx.c compare.c settings.c $(pkg-config --cflags --libs ddp)
+ * -lz -lm -o mnist
  *
  * libddp's part: share() registers the parameters, announce() says that a gradient is complete, and
- * train_epoch() calls ddp_step_begin before the forward and ddp_finalize after the backward pass. All else is the same
- * as without it.
+ * train_epoch() calls ddp_step_begin before the forward and ddp_finalize after the backward pass.
+ * All else is the same as without it.
  *
- * Every epoch visits the training digits in an order drawn from the seed, the same on every rank. Each global batch is
- * cut into equal contiguous parts, one a rank, so that the mean over ranks of the ranks' mean gradients is the gradient
- * of the global batch. For the same reason the digits left over after the last whole batch are not used in that epoch;
- * another order leaves others over in the next.
+ * Every epoch visits the training digits in an order drawn from the seed, the same on every rank.
+ * Each global batch is cut into equal contiguous parts, one a rank, so that the mean over ranks of
+ * the ranks' mean gradients is the gradient of the global batch. For the same reason the digits
+ * left over after the last whole batch are not used in that epoch; another order leaves others over
+ * in the next.
  */
 #define DDP_EXPERIMENTAL 1      /* averager.h, record.h */
 #define _POSIX_C_SOURCE 199309L /* clock_gettime */
@@ -74,7 +76,8 @@ static void share(trainer* t, const settings* s) {
     }
 }
 
-/* Points the model's gradients at their places in the buckets; again whenever libddp has moved those. */
+/* Points the model's gradients at their places in the buckets; again whenever libddp has moved
+ * those. */
 static void follow_views(trainer* t) {
     if (!t->view || t->generation == ddp_layout_generation(t->context)) return;
     for (int i = 0; i < MLP_TENSORS; ++i) {
@@ -85,7 +88,8 @@ static void follow_views(trainer* t) {
     t->generation = ddp_layout_generation(t->context);
 }
 
-/* mlp_backward calls this as soon as a gradient is complete: its bucket travels while the next layer is still computed.
+/* mlp_backward calls this as soon as a gradient is complete: its bucket travels while the next
+ * layer is still computed.
  */
 static void announce(void* context, int tensor) {
     CHECK(ddp_grad_ready(context, tensor, &error));
@@ -117,8 +121,8 @@ static void report_epoch(const trainer* t, mlp_score part, int images, int epoch
     double total[2] = {part.loss, part.correct};
     CHECK(ddp_allreduce(t->group, NULL, total, 2, DDP_F64, DDP_SUM, NULL, &error));
     if (t->rank != 0) return;
-    printf("epoch %2d  loss %.4f  train accuracy %5.2f %%  %8.0f images/s\n", epoch + 1, total[0] / images,
-           100.0 * total[1] / images, images / elapsed);
+    printf("epoch %2d  loss %.4f  train accuracy %5.2f %%  %8.0f images/s\n", epoch + 1,
+           total[0] / images, 100.0 * total[1] / images, images / elapsed);
     fflush(stdout);
 }
 
@@ -138,7 +142,8 @@ static void save_weights(const mlp* net, const char* path) {
 
 /* group NULL: a trainer that works alone. */
 static trainer make_trainer(const settings* s, const digits* set, ddp_group* group) {
-    trainer t = {.group = group, .view = group != NULL && s->view, .generation = -1, .rank = 0, .world = 1};
+    trainer t = {
+        .group = group, .view = group != NULL && s->view, .generation = -1, .rank = 0, .world = 1};
     if (group != NULL) {
         t.rank = ddp_group_rank(group);
         t.world = ddp_group_world_size(group);
@@ -146,7 +151,8 @@ static trainer make_trainer(const settings* s, const digits* set, ddp_group* gro
     t.order = malloc((size_t)set->count * sizeof *t.order);
     /* Every rank draws other weights, on purpose: ddp_commit replaces them with those of rank 0. */
     const uint64_t seed = s->seed + (uint64_t)t.rank;
-    if (t.order == NULL || mlp_create(&t.net, s->batch / t.world, !t.view, seed) != 0) fail("memory is exhausted");
+    if (t.order == NULL || mlp_create(&t.net, s->batch / t.world, !t.view, seed) != 0)
+        fail("memory is exhausted");
     return t;
 }
 
@@ -157,7 +163,8 @@ static void free_trainer(trainer* t) {
     free(t->order);
 }
 
-/* Every rank trains the global batches alone and compares. Returns 0 if no rank saw more than the bound. */
+/* Every rank trains the global batches alone and compares. Returns 0 if no rank saw more than the
+ * bound. */
 static int compare_with_local(const trainer* shared, const settings* s, const digits* set) {
     CHECK(ddp_mark_begin("train alone", &error)); /* in a timeline: ddprun --trace */
     trainer local = make_trainer(s, set, NULL);
@@ -172,10 +179,14 @@ static int compare_with_local(const trainer* shared, const settings* s, const di
     const double bound = difference_bound(s, steps);
     const int good = worst[0] <= bound;
     if (shared->rank == 0) {
-        printf("against one process, any weight on any rank after %d steps: difference %.3g, relative %.3g\n", steps,
-               worst[0], worst[1]);
-        printf("bound %.3g (rounding of steps * lr / (1 - momentum) * batch * 0.1, see compare.c): %s\n", bound,
-               good ? "met" : "EXCEEDED");
+        printf(
+            "against one process, any weight on any rank after %d steps: difference %.3g, relative "
+            "%.3g\n",
+            steps, worst[0], worst[1]);
+        printf(
+            "bound %.3g (rounding of steps * lr / (1 - momentum) * batch * 0.1, see compare.c): "
+            "%s\n",
+            bound, good ? "met" : "EXCEEDED");
     }
     return good ? 0 : 1;
 }
@@ -183,7 +194,9 @@ static int compare_with_local(const trainer* shared, const settings* s, const di
 static void check_batch(const settings* s, const digits* train, int rank, int world) {
     if (s->batch % world == 0 && s->batch <= train->count) return;
     if (rank == 0) {
-        fprintf(stderr, "mnist: --batch %d must be a multiple of the %d ranks, and at most the %d training digits\n",
+        fprintf(stderr,
+                "mnist: --batch %d must be a multiple of the %d ranks, and at most the %d training "
+                "digits\n",
                 s->batch, world, train->count);
     }
     exit(2);
@@ -192,7 +205,8 @@ static void check_batch(const settings* s, const digits* train, int rank, int wo
 int main(int argc, char** argv) {
     const settings s = settings_parse(argc, argv);
     digits train, test;
-    if (digits_load(&train, s.data, "train") != 0 || digits_load(&test, s.data, "t10k") != 0) return 2;
+    if (digits_load(&train, s.data, "train") != 0 || digits_load(&test, s.data, "t10k") != 0)
+        return 2;
     if (train.pixels != MLP_INPUTS || test.pixels != MLP_INPUTS) fail("the images are not 28 x 28");
 
     ddp_group* group = join_group();
@@ -206,7 +220,9 @@ int main(int argc, char** argv) {
         const mlp_score score = train_epoch(&t, &s, &train, epoch);
         report_epoch(&t, score, images, epoch, seconds() - start);
     }
-    if (t.rank == 0) printf("test accuracy %.2f %%\n", mlp_accuracy(&t.net, test.images, test.labels, test.count));
+    if (t.rank == 0)
+        printf("test accuracy %.2f %%\n",
+               mlp_accuracy(&t.net, test.images, test.labels, test.count));
     if (t.rank == 0 && s.save != NULL) save_weights(&t.net, s.save);
     const int status = s.compare_local ? compare_with_local(&t, &s, &train) : 0;
 

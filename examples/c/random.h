@@ -1,4 +1,5 @@
-/* random.h: splitmix64, so that a seed gives the same numbers on every machine (rand() does not). */
+/* random.h: splitmix64, so that a seed gives the same numbers on every machine (rand() does not).
+ */
 #ifndef EXAMPLES_RANDOM_H
 #define EXAMPLES_RANDOM_H
 

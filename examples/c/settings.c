@@ -7,18 +7,22 @@
 #include "idx.h"
 
 static const char usage[] =
-    "usage: mnist [--data DIR] [--epochs N] [--batch N] [--lr X] [--seed N] [--view | --copy] [--compare-local]\n"
+    "usage: mnist [--data DIR] [--epochs N] [--batch N] [--lr X] [--seed N] [--view | --copy] "
+    "[--compare-local]\n"
     "             [--hook NAME] [--hook-options K=V,...] [--average-every N] [--save FILE]\n"
-    "  --data DIR        folder with the four IDX files of MNIST, plain or .gz (default " MNIST_DATA_DIR
+    "  --data DIR        folder with the four IDX files of MNIST, plain or .gz "
+    "(default " MNIST_DATA_DIR
     ")\n"
     "  --epochs N        passes over the training digits (default 10)\n"
     "  --batch N         digits in a global batch, divided among the ranks (default 64)\n"
     "  --lr X            learning rate (default 0.05)\n"
     "  --seed N          of the first weights and of the order of the digits (default 1)\n"
-    "  --view, --copy    gradients live in libddp's buckets (default), or in the model's own memory\n"
+    "  --view, --copy    gradients live in libddp's buckets (default), or in the model's own "
+    "memory\n"
     "  --compare-local   train the same batches without libddp afterwards and compare the weights\n"
     "  --hook NAME       communication hook, with --hook-options K=V,... (default allreduce)\n"
-    "  --average-every N average the models every N steps, for --hook post_local_sgd (default 0: never)\n"
+    "  --average-every N average the models every N steps, for --hook post_local_sgd (default 0: "
+    "never)\n"
     "  --save FILE       rank 0 writes its weights, as the machine's 32-bit floats\n";
 
 static void refuse(const char* why, const char* what) {

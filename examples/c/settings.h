@@ -19,7 +19,8 @@ typedef struct settings {
     const char* save;  /* where rank 0 writes its weights; NULL: nowhere */
 } settings;
 
-/* Ends the process with status 2 and a message when the command line is wrong, with status 0 after --help. */
+/* Ends the process with status 2 and a message when the command line is wrong, with status 0 after
+ * --help. */
 settings settings_parse(int argc, char** argv);
 
 #endif /* EXAMPLES_SETTINGS_H */

@@ -1,13 +1,16 @@
-/* libtorch_mnist.cc: trains a convolutional network on handwritten digits with libtorch, on as many processes as a launcher starts.
+/* libtorch_mnist.cc: trains a convolutional network on handwritten digits with libtorch, on as many
+ * processes as a launcher starts.
  *
  *     ./libtorch_mnist [EPOCHS [WEIGHTS [double]]]    one process
  *     ddprun -n 2 ./libtorch_mnist                    two processes; the training is the same
  *
- * Built by hand, here: cc -c ../c/idx.c && c++ -O2 libtorch_mnist.cc idx.o $(pkg-config --cflags --libs ddp-torch) -lz -o libtorch_mnist
+ * Built by hand, here: cc -c ../c/idx.c && c++ -O2 libtorch_mnist.cc idx.o $(pkg-config --cflags
+ * --libs ddp-torch) -lz -o libtorch_mnist
  *
- * Each global batch is cut into equal parts, one for each rank. The mean of the ranks' mean gradients is then the gradient of the global
- * batch. WEIGHTS: a file for rank 0's trained weights. double: computes with 64 bits, so that the order of additions matters less where
- * two runs are compared.
+ * Each global batch is cut into equal parts, one for each rank. The mean of the ranks' mean
+ * gradients is then the gradient of the global batch. WEIGHTS: a file for rank 0's trained weights.
+ * double: computes with 64 bits, so that the order of additions matters less where two runs are
+ * compared.
  */
 #include <cstdio>
 #include <cstdlib>
@@ -18,10 +21,12 @@ extern "C" {
 #include "../c/idx.h"
 }
 
-/* An image of 28 x 28 becomes 8 channels of 14 x 14, then 16 of 5 x 5, then a score for each digit. */
+/* An image of 28 x 28 becomes 8 channels of 14 x 14, then 16 of 5 x 5, then a score for each digit.
+ */
 struct NetImpl : torch::nn::Module {
     NetImpl()
-        : first(register_module("first", torch::nn::Conv2d(torch::nn::Conv2dOptions(1, 8, 5).padding(2)))),
+        : first(register_module("first",
+                                torch::nn::Conv2d(torch::nn::Conv2dOptions(1, 8, 5).padding(2)))),
           second(register_module("second", torch::nn::Conv2d(8, 16, 5))),
           last(register_module("last", torch::nn::Linear(16 * 5 * 5, 10))) {}
 
@@ -53,7 +58,8 @@ static void train(int epochs, const char* weights, torch::Dtype dtype) {
     constexpr int batch = 64;
     const ddp::Group group = ddp::Group::or_alone();
     const int rank = group.rank(), world = group.world_size();
-    if (batch % world != 0) throw std::runtime_error("the number of ranks must divide 64, the batch");
+    if (batch % world != 0)
+        throw std::runtime_error("the number of ranks must divide 64, the batch");
     torch::set_num_threads(1);
     torch::manual_seed(1);  // the order of the digits; rank 0's weights count
     const Digits train = load("train", dtype), test = load("t10k", dtype);
@@ -70,16 +76,23 @@ static void train(int epochs, const char* weights, torch::Dtype dtype) {
         for (std::int64_t first = 0; first + batch <= order.size(0); first += batch, ++steps) {
             const torch::Tensor mine = order.narrow(0, first + rank * part, part);
             optimizer.zero_grad();
-            torch::Tensor loss = torch::cross_entropy_loss(model.forward(train.images.index_select(0, mine)),
-                                                           train.labels.index_select(0, mine));
+            torch::Tensor loss =
+                torch::cross_entropy_loss(model.forward(train.images.index_select(0, mine)),
+                                          train.labels.index_select(0, mine));
             loss.backward();  // now every grad() is the mean over ranks
             optimizer.step();
             loss_sum += loss.item<double>();
         }
         torch::NoGradGuard no_grad;
-        const double right =
-            net->forward(test.images).argmax(1).eq(test.labels).to(torch::kDouble).mean().item<double>();
-        if (rank == 0) std::printf("epoch %d: loss %.4f, %.1f %% right\n", epoch + 1, loss_sum / steps, 100 * right);
+        const double right = net->forward(test.images)
+                                 .argmax(1)
+                                 .eq(test.labels)
+                                 .to(torch::kDouble)
+                                 .mean()
+                                 .item<double>();
+        if (rank == 0)
+            std::printf("epoch %d: loss %.4f, %.1f %% right\n", epoch + 1, loss_sum / steps,
+                        100 * right);
     }
     if (weights && rank == 0) torch::save(net, weights);
 }

@@ -1,5 +1,6 @@
-/* gpu_mlp.h: the perceptron of examples/c/mlp.h on a GPU, with kernels of its own. It knows nothing of libddp: a caller that
- * wants to hear of each gradient as soon as its kernel is enqueued passes a function to gpu_mlp_backward. */
+/* gpu_mlp.h: the perceptron of examples/c/mlp.h on a GPU, with kernels of its own. It knows nothing
+ * of libddp: a caller that wants to hear of each gradient as soon as its kernel is enqueued passes
+ * a function to gpu_mlp_backward. */
 #ifndef EXAMPLES_GPU_MLP_H
 #define EXAMPLES_GPU_MLP_H
 
@@ -12,13 +13,14 @@ extern "C" {
 }
 
 /* Prints CUDA's sentence and leaves. CUDA(cudaMalloc(...)); */
-#define CUDA(call)                                                                                                    \
-    do {                                                                                                              \
-        const cudaError_t code = (call);                                                                              \
-        if (code != cudaSuccess) {                                                                                    \
-            fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, cudaGetErrorName(code), cudaGetErrorString(code)); \
-            exit(1);                                                                                                  \
-        }                                                                                                             \
+#define CUDA(call)                                                                         \
+    do {                                                                                   \
+        const cudaError_t code = (call);                                                   \
+        if (code != cudaSuccess) {                                                         \
+            fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, cudaGetErrorName(code), \
+                    cudaGetErrorString(code));                                             \
+            exit(1);                                                                       \
+        }                                                                                  \
     } while (0)
 
 /* A data set in the GPU's memory, and the order in which an epoch visits it. */
@@ -51,7 +53,8 @@ gpu_digits gpu_digits_upload(const float* images, const unsigned char* labels, i
 void gpu_digits_order(gpu_digits* set, const int* order, cudaStream_t stream);
 void gpu_digits_free(gpu_digits* set);
 
-/* With the weights of `net`. own_gradients 0: every `gradient` is NULL until the caller points it at memory. */
+/* With the weights of `net`. own_gradients 0: every `gradient` is NULL until the caller points it
+ * at memory. */
 gpu_mlp gpu_mlp_create(const mlp* net, int max_batch, bool own_gradients);
 void gpu_mlp_free(gpu_mlp* gpu);
 /* Copies the weights into `net` and waits for that. */
@@ -59,7 +62,8 @@ void gpu_mlp_download(const gpu_mlp* gpu, mlp* net);
 
 /* `count` digits of the set's order from `first` on. Their score is added to what is there. */
 void gpu_mlp_forward(gpu_mlp* gpu, const gpu_digits* set, int first, int count);
-/* Gradients of the mean loss over the `count` digits given to gpu_mlp_forward, the last layer's first. */
+/* Gradients of the mean loss over the `count` digits given to gpu_mlp_forward, the last layer's
+ * first. */
 void gpu_mlp_backward(gpu_mlp* gpu, int count, mlp_ready_fn ready, void* user_data);
 void gpu_mlp_update(gpu_mlp* gpu, float lr, float momentum);
 /* Waits for what is enqueued. */

@@ -5,8 +5,9 @@
  *     ddprun -n 4 ./mnist_cuda --backend nccl         four processes on four GPUs, over NCCL
  *         --backend-options algorithm=direct          with options of that backend
  *
- * Unlike in mnist.c, parameters are registered with their device, a gradient is announced when its kernel is
- * enqueued, together with the stream, and ddp_finalize_on makes the stream wait for the sums, so that the host never does.
+ * Unlike in mnist.c, parameters are registered with their device, a gradient is announced when its
+ * kernel is enqueued, together with the stream, and ddp_finalize_on makes the stream wait for the
+ * sums, so that the host never does.
  */
 #define DDP_EXPERIMENTAL 1 /* device.h */
 
@@ -47,7 +48,8 @@ static double seconds() {
     return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
-/* The group that a launcher started, with the backend that the command line names, or a group of one. */
+/* The group that a launcher started, with the backend that the command line names, or a group of
+ * one. */
 static ddp_group* join(const char* backend, const char* backend_options) {
     ddp_group_options options;
     ddp_group_options_init(&options);
@@ -68,7 +70,8 @@ static ddp_device choose_device(int rank) {
     ddp_error* none = NULL;
     const bool launched = ddp_environment_get(&environment, &none) == DDP_OK;
     ddp_error_free(none);
-    const ddp_device device = {DDP_DEVICE_CUDA, (launched ? environment.local_rank : rank) % devices};
+    const ddp_device device = {DDP_DEVICE_CUDA,
+                               (launched ? environment.local_rank : rank) % devices};
     CUDA(cudaSetDevice(device.index));
     return device;
 }
@@ -93,7 +96,8 @@ static void share(trainer* t, const mlp* described, const settings* s) {
     CHECK(ddp_commit(t->context, &error));
 }
 
-/* Points the model's gradients at their places in the buckets; again whenever libddp has moved those. */
+/* Points the model's gradients at their places in the buckets; again whenever libddp has moved
+ * those. */
 static void follow_views(trainer* t) {
     if (!t->view || t->generation == ddp_layout_generation(t->context)) return;
     for (int i = 0; i < MLP_TENSORS; ++i) {
@@ -104,7 +108,8 @@ static void follow_views(trainer* t) {
     t->generation = ddp_layout_generation(t->context);
 }
 
-/* gpu_mlp_backward calls this when the kernel of a gradient is enqueued: its bucket travels while later kernels run. */
+/* gpu_mlp_backward calls this when the kernel of a gradient is enqueued: its bucket travels while
+ * later kernels run. */
 static void announce(void* user_data, int tensor) {
     trainer* t = static_cast<trainer*>(user_data);
     CHECK(ddp_grad_ready_on(t->context, tensor, t->net.stream, &error));
@@ -129,8 +134,8 @@ static void report_epoch(const trainer* t, mlp_score part, int images, int epoch
     double total[2] = {part.loss, part.correct};
     CHECK(ddp_allreduce(t->group, NULL, total, 2, DDP_F64, DDP_SUM, NULL, &error));
     if (t->rank != 0) return;
-    printf("epoch %2d  loss %.4f  train accuracy %5.2f %%  %8.0f images/s\n", epoch + 1, total[0] / images,
-           100.0 * total[1] / images, images / elapsed);
+    printf("epoch %2d  loss %.4f  train accuracy %5.2f %%  %8.0f images/s\n", epoch + 1,
+           total[0] / images, 100.0 * total[1] / images, images / elapsed);
     fflush(stdout);
 }
 
@@ -147,7 +152,8 @@ static double accuracy(trainer* t, gpu_digits* set) {
     return 100.0 * gpu_mlp_take_score(&t->net).correct / set->count;
 }
 
-/* The same training by one process on the CPU. Returns 0 if no rank's weights are further apart than rounding explains. */
+/* The same training by one process on the CPU. Returns 0 if no rank's weights are further apart
+ * than rounding explains. */
 static int compare_with_local(trainer* t, const settings* s, const digits* set, mlp* shared) {
     mlp local;
     if (mlp_create(&local, s->batch, 1, s->seed) != 0) fail("memory is exhausted");
@@ -170,14 +176,16 @@ static int compare_with_local(trainer* t, const settings* s, const digits* set, 
     const bool good = worst[0] <= bound;
     if (t->rank == 0) {
         printf(
-            "against one process on the CPU, any weight on any rank after %d steps: difference %.3g, relative %.3g\n",
+            "against one process on the CPU, any weight on any rank after %d steps: difference "
+            "%.3g, relative %.3g\n",
             steps, worst[0], worst[1]);
         printf("bound %.3g (see compare.c): %s\n", bound, good ? "met" : "EXCEEDED");
     }
     return good ? 0 : 1;
 }
 
-/* Takes an option and what follows it out of the command line, which otherwise is that of mnist.c. */
+/* Takes an option and what follows it out of the command line, which otherwise is that of mnist.c.
+ */
 static const char* take_option(const char* name, int* argc, char** argv) {
     for (int i = 1; i + 1 < *argc; ++i) {
         if (strcmp(argv[i], name) != 0) continue;
@@ -193,9 +201,11 @@ int main(int argc, char** argv) {
     const char* backend = take_option("--backend", &argc, argv);
     const char* backend_options = take_option("--backend-options", &argc, argv);
     const settings s = settings_parse(argc, argv);
-    if (s.average_every > 0 || s.save != NULL) fail("--average-every and --save are for mnist on the CPU");
+    if (s.average_every > 0 || s.save != NULL)
+        fail("--average-every and --save are for mnist on the CPU");
     digits train, test;
-    if (digits_load(&train, s.data, "train") != 0 || digits_load(&test, s.data, "t10k") != 0) return 2;
+    if (digits_load(&train, s.data, "train") != 0 || digits_load(&test, s.data, "t10k") != 0)
+        return 2;
     if (train.pixels != MLP_INPUTS || test.pixels != MLP_INPUTS) fail("the images are not 28 x 28");
 
     trainer t = {};
@@ -204,10 +214,13 @@ int main(int argc, char** argv) {
     t.generation = -1;
     t.rank = ddp_group_rank(t.group);
     t.world = ddp_group_world_size(t.group);
-    if (s.batch % t.world != 0 || s.batch > train.count) fail("--batch must be a multiple of the number of ranks");
+    if (s.batch % t.world != 0 || s.batch > train.count)
+        fail("--batch must be a multiple of the number of ranks");
     t.device = choose_device(t.rank);
     t.order = static_cast<int*>(malloc(static_cast<size_t>(train.count) * sizeof *t.order));
-    mlp host; /* describes the tensors, and draws other weights on every rank: ddp_commit replaces them with rank 0's */
+    /* describes the tensors, and draws other weights on every rank: ddp_commit replaces them with
+     * rank 0's */
+    mlp host;
     if (t.order == NULL || mlp_create(&host, 1, 1, s.seed + static_cast<uint64_t>(t.rank)) != 0)
         fail("memory is exhausted");
     t.net = gpu_mlp_create(&host, s.batch / t.world, !t.view);

@@ -44,7 +44,8 @@ final class Idx {
     /** The bytes after the header, whose numbers are big-endian, as Java's are. */
     private static byte[] read(Path folder, String name, int magic) throws IOException {
         try (DataInputStream file = new DataInputStream(open(folder, name))) {
-            if (file.readInt() != magic) throw new IOException(name + " is not the IDX file that it should be");
+            if (file.readInt() != magic)
+                throw new IOException(name + " is not the IDX file that it should be");
             int size = 1;
             for (int dimension = 0; dimension < (magic & 0xff); ++dimension)
                 size = Math.multiplyExact(size, file.readInt());

@@ -17,7 +17,8 @@ class Minimal {
 
     public static void main(String[] arguments) {
         FloatBuffer w = floats(2), grad = floats(2);
-        try (Group group = new Group(); Context context = new Context(group)) { // rank and world size from the launcher
+        // rank and world size from the launcher
+        try (Group group = new Group(); Context context = new Context(group)) {
             Parameter param = context.register("w", w, grad);
             context.commit(); // every rank starts from rank 0's w
             for (int step = 0; step < 500; ++step) {

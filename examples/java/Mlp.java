@@ -1,8 +1,9 @@
 import java.util.function.IntConsumer;
 
 /**
- * A multi-layer perceptron 784-256-128-10 with its gradients written by hand; the same as ../c/mlp.c, with the same order of
- * additions, and from the same seed the same weights. It knows nothing of libddp.
+ * A multi-layer perceptron 784-256-128-10 with its gradients written by hand; the same as
+ * ../c/mlp.c, with the same order of additions, and from the same seed the same weights. It knows
+ * nothing of libddp.
  */
 final class Mlp {
     static final int[] WIDTHS = {784, 256, 128, 10};
@@ -117,7 +118,8 @@ final class Mlp {
         for (int layer = 0; layer < LAYERS; ++layer) {
             for (int row = 0; row < count; ++row) {
                 forwardRow(layer, input(set, layer), inputAt(rows, first, layer, row), row);
-                if (layer == LAYERS - 1) softmax(row * WIDTHS[LAYERS], set.labels[rows[first + row]]);
+                if (layer == LAYERS - 1)
+                    softmax(row * WIDTHS[LAYERS], set.labels[rows[first + row]]);
             }
         }
     }
@@ -132,7 +134,8 @@ final class Mlp {
         for (int o = at; layer < LAYERS - 1 && o < at + out; ++o) output[o] = rectify(output[o]);
     }
 
-    /** Turns the last layer's sums into probabilities, and adds what they say about the true class. */
+    /** Turns the last layer's sums into probabilities, and adds what they say about the true class.
+     */
     private void softmax(int at, int label) {
         float[] row = outputs[LAYERS - 1];
         int classes = WIDTHS[LAYERS], best = 0;
@@ -146,7 +149,8 @@ final class Mlp {
         correct += best == label ? 1 : 0;
     }
 
-    /** Gradients of the mean loss, the last layer's first. ready is given each tensor as soon as its gradient is complete. */
+    /** Gradients of the mean loss, the last layer's first. ready is given each tensor as soon as
+     * its gradient is complete. */
     void backward(Idx set, int[] rows, int first, int count, IntConsumer ready) {
         lossDelta(set, rows, first, count);
         for (int layer = LAYERS - 1; layer >= 0; --layer) {
@@ -184,21 +188,24 @@ final class Mlp {
             for (int row = 0; row < count; ++row) {
                 int from = inputAt(rows, first, layer, row);
                 for (int k = block; k < end; ++k) {
-                    if (input[from + k] != 0) addScaled(gradient, k * out, input[from + k], delta, row * out, out);
+                    if (input[from + k] != 0)
+                        addScaled(gradient, k * out, input[from + k], delta, row * out, out);
                 }
             }
         }
     }
 
-    /** The derivative by the outputs of the layer before, through its activation: zero where a unit was switched off. */
+    /** The derivative by the outputs of the layer before, through its activation: zero where a unit
+     * was switched off. */
     private void previousDelta(int layer, int count) {
         int in = WIDTHS[layer], out = WIDTHS[layer + 1];
         float[] input = outputs[layer - 1], previous = deltas[layer - 1];
         for (int row = 0; row < count; ++row) {
             for (int k = 0; k < in; ++k) {
                 float y = input[row * in + k];
-                previous[row * in + k] =
-                        y > 0 ? rectifySlope(y) * dot(deltas[layer], row * out, values[2 * layer], k * out, out) : 0;
+                previous[row * in + k] = y > 0 ? rectifySlope(y)
+                                * dot(deltas[layer], row * out, values[2 * layer], k * out, out)
+                                               : 0;
             }
         }
     }
@@ -206,7 +213,8 @@ final class Mlp {
     /** velocity = momentum * velocity + gradient; value -= rate * velocity */
     void update(float rate, float momentum) {
         for (int tensor = 0; tensor < values.length; ++tensor) {
-            float[] value = values[tensor], velocity = velocities[tensor], gradient = gradients[tensor];
+            float[] value = values[tensor], velocity = velocities[tensor],
+                    gradient = gradients[tensor];
             for (int i = 0; i < value.length; ++i) {
                 velocity[i] = momentum * velocity[i] + gradient[i];
                 value[i] -= rate * velocity[i];

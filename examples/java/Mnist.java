@@ -14,7 +14,8 @@ import org.libddp.Op;
 import org.libddp.Parameter;
 
 /**
- * Trains a multi-layer perceptron (Mlp.java) on handwritten digits with as many processes as a launcher starts.
+ * Trains a multi-layer perceptron (Mlp.java) on handwritten digits with as many processes as a
+ * launcher starts.
  *
  * <pre>
  *     javac -cp libddp.jar -d classes *.java
@@ -22,11 +23,13 @@ import org.libddp.Parameter;
  *     ddprun -n 4 java -cp libddp.jar:classes Mnist          four processes, the same training in a fraction of the time
  * </pre>
  *
- * <p>What libddp does here: {@link #share} registers the parameters, {@link #announce} says that a gradient is complete, and
- * {@link #epoch} calls stepBegin before the forward and finalizeStep after the backward pass. All else is the same as without it.
- * The model computes with arrays, as Java does best; they are copied to and from the direct buffers that libddp sees.
+ * <p>What libddp does here: {@link #share} registers the parameters, {@link #announce} says that a
+ * gradient is complete, and {@link #epoch} calls stepBegin before the forward and finalizeStep
+ * after the backward pass. All else is the same as without it. The model computes with arrays, as
+ * Java does best; they are copied to and from the direct buffers that libddp sees.
  *
- * <p>It is the trainer of ../c/mnist.c: the same model, batches and options. The trainers of all languages may be ranks of one job.
+ * <p>It is the trainer of ../c/mnist.c: the same model, batches and options. The trainers of all
+ * languages may be ranks of one job.
  */
 final class Mnist {
     private final Settings settings;
@@ -70,10 +73,12 @@ final class Mnist {
     }
 
     private void takeWeights() {
-        for (int tensor = 0; tensor < data.length; ++tensor) data[tensor].get(0, net.values[tensor]);
+        for (int tensor = 0; tensor < data.length; ++tensor)
+            data[tensor].get(0, net.values[tensor]);
     }
 
-    /** Starts a step, and finds the places of the gradients in the buckets when those have moved. */
+    /** Starts a step, and finds the places of the gradients in the buckets when those have moved.
+     */
     private void beginStep() {
         context.stepBegin();
         if (!settings.view || generation == context.layoutGeneration()) return;
@@ -81,7 +86,8 @@ final class Mnist {
         generation = context.layoutGeneration();
     }
 
-    /** Called as soon as a gradient is complete: its bucket travels while the next layer is still computed. */
+    /** Called as soon as a gradient is complete: its bucket travels while the next layer is still
+     * computed. */
     private void announce(int tensor) {
         gradients[tensor].put(0, net.gradients[tensor]);
         context.gradReady(tensor);
@@ -89,7 +95,8 @@ final class Mnist {
 
     /** Models that are trained apart are averaged where libddp sees them. */
     private void average() {
-        for (int tensor = 0; tensor < data.length; ++tensor) data[tensor].put(0, net.values[tensor]);
+        for (int tensor = 0; tensor < data.length; ++tensor)
+            data[tensor].put(0, net.values[tensor]);
         averager.step();
         takeWeights();
     }
@@ -145,7 +152,8 @@ final class Mnist {
         System.out.printf(Locale.ROOT, form + "%n", values);
     }
 
-    /** Every rank trains the global batches alone and compares. Whether no rank saw more than the bound of ../c/compare.c. */
+    /** Every rank trains the global batches alone and compares. Whether no rank saw more than the
+     * bound of ../c/compare.c. */
     private boolean compareWithLocal(Group group, Idx set) {
         Mnist local = new Mnist(settings, null);
         try (Mark mark = new Mark("train alone")) { // in a timeline: ddprun --trace
@@ -154,20 +162,24 @@ final class Mnist {
         double most = 0;
         for (int tensor = 0; tensor < net.values.length; ++tensor) {
             for (int i = 0; i < net.values[tensor].length; ++i) {
-                double apart = Math.abs((double) net.values[tensor][i] - local.net.values[tensor][i]);
+                double apart =
+                        Math.abs((double) net.values[tensor][i] - local.net.values[tensor][i]);
                 most = Double.isNaN(apart) ? Double.POSITIVE_INFINITY : Math.max(most, apart);
             }
         }
-        // Two numbers, as the ranks of the other languages send; theirs is the relative difference, which is not computed here.
+        // Two numbers, as the ranks of the other languages send; theirs is the relative difference,
+        // which is not computed here.
         DoubleBuffer worst = direct(16).asDoubleBuffer().put(0, most);
         group.allreduce(worst, Op.MAX);
         int steps = settings.epochs * (set.count() / settings.batch);
-        double bound = steps * (double) settings.rate / (1 - settings.momentum) * settings.batch * Math.ulp(1f) * 0.1;
+        double bound = steps * (double) settings.rate / (1 - settings.momentum) * settings.batch
+                * Math.ulp(1f) * 0.1;
         boolean good = worst.get(0) <= bound;
         if (rank == 0) {
-            say("against one process, any weight on any rank after %d steps: difference %.3g", steps, worst.get(0));
-            say("bound %.3g (rounding of steps * lr / (1 - momentum) * batch * 0.1, see compare.c): %s", bound,
-                    good ? "met" : "EXCEEDED");
+            say("against one process, any weight on any rank after %d steps: difference %.3g",
+                    steps, worst.get(0));
+            say("bound %.3g (rounding of steps * lr / (1 - momentum) * batch * 0.1, see compare.c): %s",
+                    bound, good ? "met" : "EXCEEDED");
         }
         return good;
     }
@@ -188,22 +200,27 @@ final class Mnist {
         Idx train = Idx.load(settings.data, "train");
         try (Group group = new Group()) {
             if (settings.batch % group.worldSize() != 0 || settings.batch > train.count()) {
-                throw new IllegalArgumentException("--batch " + settings.batch + " must be a multiple of the "
-                        + group.worldSize() + " ranks, and at most the " + train.count() + " digits");
+                throw new IllegalArgumentException("--batch " + settings.batch
+                        + " must be a multiple of the " + group.worldSize()
+                        + " ranks, and at most the " + train.count() + " digits");
             }
             Mnist trainer = new Mnist(settings, group);
             int seen = train.count() / settings.batch * settings.batch;
             for (int number = 0; number < settings.epochs; ++number) {
                 long start = System.nanoTime();
                 trainer.epoch(train, number);
-                DoubleBuffer total = direct(16).asDoubleBuffer().put(0, trainer.net.loss).put(1, trainer.net.correct);
+                DoubleBuffer total = direct(16)
+                                             .asDoubleBuffer()
+                                             .put(0, trainer.net.loss)
+                                             .put(1, trainer.net.correct);
                 group.allreduce(total, Op.SUM);
                 double seconds = 1e-9 * (System.nanoTime() - start);
                 if (group.rank() > 0) continue;
-                say("epoch %2d  loss %.4f  train accuracy %5.2f %%  %8.0f images/s", number + 1, total.get(0) / seen,
-                        100 * total.get(1) / seen, seen / seconds);
+                say("epoch %2d  loss %.4f  train accuracy %5.2f %%  %8.0f images/s", number + 1,
+                        total.get(0) / seen, 100 * total.get(1) / seen, seen / seconds);
             }
-            if (group.rank() == 0) say("test accuracy %.2f %%", trainer.accuracy(Idx.load(settings.data, "t10k")));
+            if (group.rank() == 0)
+                say("test accuracy %.2f %%", trainer.accuracy(Idx.load(settings.data, "t10k")));
             if (group.rank() == 0 && settings.save != null) trainer.save(settings.save);
             boolean good = !settings.compareLocal || trainer.compareWithLocal(group, train);
             trainer.context.close();

@@ -35,8 +35,8 @@ final class Settings {
                 if (!flag(arguments[i])) option(arguments[i], arguments[++i]);
             }
         } catch (IllegalArgumentException | ArrayIndexOutOfBoundsException e) {
-            System.err.println("Mnist: an option is unknown, or no value in its range follows it: " + e.getMessage()
-                    + "\n" + USAGE);
+            System.err.println("Mnist: an option is unknown, or no value in its range follows it: "
+                    + e.getMessage() + "\n" + USAGE);
             System.exit(2);
         }
     }

@@ -1,4 +1,5 @@
-/* averager.hpp: the averaging of models in C++. See ddp.hpp; the semantics are those of averager.h. */
+/* averager.hpp: the averaging of models in C++. See ddp.hpp; the semantics are those of averager.h.
+ */
 #ifndef DDP_AVERAGER_HPP
 #define DDP_AVERAGER_HPP
 
@@ -27,14 +28,16 @@ public:
         create(context, &period, nullptr, 1, warmup_steps);
     }
     /* Every periods[i] steps over group_sizes[i] consecutive ranks. */
-    Averager(Context& context, const std::vector<std::int64_t>& periods, const std::vector<std::int32_t>& group_sizes,
-             std::int64_t warmup_steps = 0) {
+    Averager(Context& context, const std::vector<std::int64_t>& periods,
+             const std::vector<std::int32_t>& group_sizes, std::int64_t warmup_steps = 0) {
         if (periods.size() != group_sizes.size())
-            throw Error(DDP_ERROR_INVALID_ARGUMENT, "ddp::Averager: there must be as many group_sizes as periods");
+            throw Error(DDP_ERROR_INVALID_ARGUMENT,
+                        "ddp::Averager: there must be as many group_sizes as periods");
         create(context, periods.data(), group_sizes.data(), periods.size(), warmup_steps);
     }
 
-    /* Call it after each step of the optimizer. Returns over how many ranks it averaged; 0 if it did not. */
+    /* Call it after each step of the optimizer. Returns over how many ranks it averaged; 0 if it
+     * did not. */
     std::int32_t step() {
         std::int32_t ranks = 0;
         detail::call(ddp_averager_step, get(), &ranks);
@@ -60,14 +63,16 @@ public:
         return {bytes, bytes + size};
     }
     void load_state(const std::vector<unsigned char>& state) {
-        detail::call(ddp_averager_state_load, get(), static_cast<const void*>(state.data()), state.size());
+        detail::call(ddp_averager_state_load, get(), static_cast<const void*>(state.data()),
+                     state.size());
     }
 
 private:
-    void create(Context& context, const std::int64_t* periods, const std::int32_t* group_sizes, std::size_t count,
-                std::int64_t warmup_steps) {
+    void create(Context& context, const std::int64_t* periods, const std::int32_t* group_sizes,
+                std::size_t count, std::int64_t warmup_steps) {
         ddp_averager* averager = nullptr;
-        detail::call(ddp_averager_create, context.get(), periods, group_sizes, count, warmup_steps, &averager);
+        detail::call(ddp_averager_create, context.get(), periods, group_sizes, count, warmup_steps,
+                     &averager);
         handle_.reset(averager);
     }
 };

@@ -15,11 +15,13 @@ namespace ddp {
 
 class Context : public detail::Handle<ddp_context, ddp_context_free> {
 public:
-    /* A hook: receives the bucket, starts what it needs, returns the work to wait for (or an empty one). */
+    /* A hook: receives the bucket, starts what it needs, returns the work to wait for (or an empty
+     * one). */
     using Hook = std::function<Work(ddp_group* group, ddp_bucket* bucket)>;
 
     explicit Context(const Group& group) : Context(group, defaults()) {}
-    Context(const Group& group, const ddp_context_options& options) : Context(group.get(), options) {}
+    Context(const Group& group, const ddp_context_options& options)
+        : Context(group.get(), options) {}
     /* A context of a group that something else owns, such as an Elastic. */
     explicit Context(ddp_group* group) : Context(group, defaults()) {}
     Context(ddp_group* group, const ddp_context_options& options) {
@@ -35,19 +37,22 @@ public:
 
     /* grad nullptr: the gradient lives in its bucket (grad_view). */
     template <class T>
-    ddp_param add_param(const std::string& name, const std::vector<std::int64_t>& shape, T* data, T* grad = nullptr,
-                        std::uint32_t flags = 0, std::uint32_t uses = 1) {
+    ddp_param add_param(const std::string& name, const std::vector<std::int64_t>& shape, T* data,
+                        T* grad = nullptr, std::uint32_t flags = 0, std::uint32_t uses = 1) {
         return add_param(name, shape, data, grad, ddp_device{DDP_DEVICE_CPU, 0}, flags, uses);
     }
     /* On a device: device.h. */
     template <class T>
-    ddp_param add_param(const std::string& name, const std::vector<std::int64_t>& shape, T* data, T* grad,
-                        ddp_device device, std::uint32_t flags = 0, std::uint32_t uses = 1) {
+    ddp_param add_param(const std::string& name, const std::vector<std::int64_t>& shape, T* data,
+                        T* grad, ddp_device device, std::uint32_t flags = 0,
+                        std::uint32_t uses = 1) {
         return add(ddp_register_param, describe<T>(name, shape, data, grad, device, flags, uses));
     }
     template <class T>
-    void add_buffer(const std::string& name, const std::vector<std::int64_t>& shape, T* data, ddp_device device) {
-        const ddp_param_desc desc = describe<T>(name, shape, data, static_cast<T*>(nullptr), device, 0, 0);
+    void add_buffer(const std::string& name, const std::vector<std::int64_t>& shape, T* data,
+                    ddp_device device) {
+        const ddp_param_desc desc =
+            describe<T>(name, shape, data, static_cast<T*>(nullptr), device, 0, 0);
         detail::call(ddp_register_buffer, get(), &desc);
     }
     template <class T>
@@ -78,7 +83,9 @@ public:
     }
     void join() { detail::call(ddp_join, get()); }
 
-    void abort(const std::string& reason) { detail::call(ddp_context_abort, get(), reason.c_str()); }
+    void abort(const std::string& reason) {
+        detail::call(ddp_context_abort, get(), reason.c_str());
+    }
 
     template <class T>
     T* grad_view(ddp_param param) {
@@ -96,12 +103,13 @@ public:
 
     void set_comm_hook(Hook hook) {
         auto state = std::make_unique<Hook>(std::move(hook));
-        detail::call(ddp_set_comm_hook, get(), &run_hook, static_cast<void*>(state.get()), &destroy_hook);
+        detail::call(ddp_set_comm_hook, get(), &run_hook, static_cast<void*>(state.get()),
+                     &destroy_hook);
         state.release();
     }
     void use_default_hook() {
-        detail::call(ddp_set_comm_hook, get(), static_cast<ddp_comm_hook_fn>(nullptr), static_cast<void*>(nullptr),
-                     static_cast<void (*)(void*)>(nullptr));
+        detail::call(ddp_set_comm_hook, get(), static_cast<ddp_comm_hook_fn>(nullptr),
+                     static_cast<void*>(nullptr), static_cast<void (*)(void*)>(nullptr));
     }
 
     /* builtin_hooks.h */
@@ -118,23 +126,26 @@ public:
         return {bytes, bytes + size};
     }
     void load_hook_state(const std::vector<unsigned char>& state, std::uint32_t flags = 0) {
-        detail::call(ddp_hook_state_load, get(), static_cast<const void*>(state.data()), state.size(), flags);
+        detail::call(ddp_hook_state_load, get(), static_cast<const void*>(state.data()),
+                     state.size(), flags);
     }
 
 #ifdef DDP_EXPERIMENTAL
     using ReducedCallback = std::function<void(ddp_param param, bool used)>;
-    using BufferHook = std::function<void(ddp_group* group, const ddp_tensor* const* buffers, std::size_t count)>;
+    using BufferHook =
+        std::function<void(ddp_group* group, const ddp_tensor* const* buffers, std::size_t count)>;
     using BucketFunction = std::function<void(ddp_group* group, ddp_bucket* bucket)>;
 
     /* The slices of a tensor: in_place.h. The first of their indices. */
     template <class T>
-    ddp_param add_slices(const std::string& name, const std::vector<std::int64_t>& shape, T* data, T* grad = nullptr,
-                         std::uint32_t flags = 0, std::uint32_t uses = 1) {
+    ddp_param add_slices(const std::string& name, const std::vector<std::int64_t>& shape, T* data,
+                         T* grad = nullptr, std::uint32_t flags = 0, std::uint32_t uses = 1) {
         return add_slices(name, shape, data, grad, ddp_device{DDP_DEVICE_CPU, 0}, flags, uses);
     }
     template <class T>
-    ddp_param add_slices(const std::string& name, const std::vector<std::int64_t>& shape, T* data, T* grad,
-                         ddp_device device, std::uint32_t flags = 0, std::uint32_t uses = 1) {
+    ddp_param add_slices(const std::string& name, const std::vector<std::int64_t>& shape, T* data,
+                         T* grad, ddp_device device, std::uint32_t flags = 0,
+                         std::uint32_t uses = 1) {
         return add(ddp_register_slices, describe<T>(name, shape, data, grad, device, flags, uses));
     }
 
@@ -179,11 +190,13 @@ public:
 
     /* A sparse gradient: the rows that are not zero. */
     template <class T>
-    void sparse_grad_ready(ddp_param param, const std::vector<std::int64_t>& indices, const T* values) {
-        detail::call(ddp_grad_ready_sparse, get(), param, indices.data(), static_cast<const void*>(values),
-                     indices.size());
+    void sparse_grad_ready(ddp_param param, const std::vector<std::int64_t>& indices,
+                           const T* values) {
+        detail::call(ddp_grad_ready_sparse, get(), param, indices.data(),
+                     static_cast<const void*>(values), indices.size());
     }
-    /* The reduced one: its rows' indices, and where the rows stand. Valid until the next step ends. */
+    /* The reduced one: its rows' indices, and where the rows stand. Valid until the next step ends.
+     */
     template <class T>
     std::pair<std::vector<std::int64_t>, const T*> sparse_gradient(ddp_param param) {
         const std::int64_t* indices = nullptr;
@@ -193,7 +206,8 @@ public:
         return {std::vector<std::int64_t>(indices, indices + count), static_cast<const T*>(values)};
     }
 
-    /* A gradient given as its factors: left is rows x n, right is rows x m, and the gradient left^T right. */
+    /* A gradient given as its factors: left is rows x n, right is rows x m, and the gradient left^T
+     * right. */
     template <class T>
     void factors_grad_ready(ddp_param param, const T* left, const T* right, std::size_t rows) {
         detail::call(ddp_grad_ready_factors, get(), param, static_cast<const void*>(left),
@@ -223,7 +237,8 @@ public:
     /* Called when a parameter's gradient is final; used: whether any rank used it. */
     void set_reduced_callback(ReducedCallback callback) {
         auto state = std::make_unique<ReducedCallback>(std::move(callback));
-        detail::call(ddp_set_reduced_callback, get(), &run_reduced, static_cast<void*>(state.get()), &destroy_reduced);
+        detail::call(ddp_set_reduced_callback, get(), &run_reduced, static_cast<void*>(state.get()),
+                     &destroy_reduced);
         state.release();
     }
     /* Instead of sending rank 0's buffers. */
@@ -246,8 +261,8 @@ public:
     }
 #endif
 
-    /* no_sync as a scope: steps that begin inside it do not communicate. An exception may end it within one; discard
-     * that step inside the scope, too. */
+    /* no_sync as a scope: steps that begin inside it do not communicate. An exception may end it
+     * within one; discard that step inside the scope, too. */
     class NoSync {
     public:
         explicit NoSync(Context& context) : context_(context.get()) {
@@ -269,8 +284,9 @@ private:
         return param;
     }
     template <class T>
-    static ddp_param_desc describe(const std::string& name, const std::vector<std::int64_t>& shape, T* data, T* grad,
-                                   ddp_device device, std::uint32_t flags, std::uint32_t uses) {
+    static ddp_param_desc describe(const std::string& name, const std::vector<std::int64_t>& shape,
+                                   T* data, T* grad, ddp_device device, std::uint32_t flags,
+                                   std::uint32_t uses) {
         ddp_param_desc desc;
         ddp_param_desc_init(&desc);
         desc.name = name.c_str();
@@ -284,7 +300,8 @@ private:
         desc.uses = uses;
         return desc;
     }
-    static ddp_status run_hook(void* state, ddp_group* group, ddp_bucket* bucket, ddp_work** work, ddp_error** error) {
+    static ddp_status run_hook(void* state, ddp_group* group, ddp_bucket* bucket, ddp_work** work,
+                               ddp_error** error) {
         return detail::guarded(error, [&] {
             if (Work result = (*static_cast<Hook*>(state))(group, bucket)) *work = result.release();
         });
@@ -293,21 +310,27 @@ private:
         delete static_cast<Hook*>(state);
     }
 #ifdef DDP_EXPERIMENTAL
-    static ddp_status run_bucket_function(void* state, ddp_group* group, ddp_bucket* bucket, ddp_error** error) {
-        return detail::guarded(error, [&] { (*static_cast<BucketFunction*>(state))(group, bucket); });
+    static ddp_status run_bucket_function(void* state, ddp_group* group, ddp_bucket* bucket,
+                                          ddp_error** error) {
+        return detail::guarded(error,
+                               [&] { (*static_cast<BucketFunction*>(state))(group, bucket); });
     }
     static void destroy_bucket_function(void* state) {
         delete static_cast<BucketFunction*>(state);
     }
-    static ddp_status run_reduced(void* state, ddp_param param, std::int32_t used, ddp_error** error) {
-        return detail::guarded(error, [&] { (*static_cast<ReducedCallback*>(state))(param, used != 0); });
+    static ddp_status run_reduced(void* state, ddp_param param, std::int32_t used,
+                                  ddp_error** error) {
+        return detail::guarded(error,
+                               [&] { (*static_cast<ReducedCallback*>(state))(param, used != 0); });
     }
     static void destroy_reduced(void* state) {
         delete static_cast<ReducedCallback*>(state);
     }
-    static ddp_status run_buffer_hook(void* state, ddp_group* group, const ddp_tensor* const* buffers,
-                                      std::size_t count, ddp_error** error) {
-        return detail::guarded(error, [&] { (*static_cast<BufferHook*>(state))(group, buffers, count); });
+    static ddp_status run_buffer_hook(void* state, ddp_group* group,
+                                      const ddp_tensor* const* buffers, std::size_t count,
+                                      ddp_error** error) {
+        return detail::guarded(error,
+                               [&] { (*static_cast<BufferHook*>(state))(group, buffers, count); });
     }
     static void destroy_buffer_hook(void* state) {
         delete static_cast<BufferHook*>(state);

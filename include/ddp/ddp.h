@@ -1,7 +1,8 @@
-/* ddp.h: all of libddp's C interface. The conventions are at the top of status.h; start reading at context.h.
+/* ddp.h: all of libddp's C interface. The conventions are at the top of status.h; start reading at
+ * context.h.
  *
- * The stable tier comes first. The experimental one comes only if DDP_EXPERIMENTAL is defined before the include:
- * docs/abi.md. */
+ * The stable tier comes first. The experimental one comes only if DDP_EXPERIMENTAL is defined
+ * before the include: docs/abi.md. */
 #ifndef DDP_DDP_H
 #define DDP_DDP_H
 

@@ -7,18 +7,19 @@
  *         ddp_finalize_on(ctx, stream, &error);          the optimizer may follow on `stream` at once
  *         optimizer enqueued on `stream`
  *
- * Each kind of device is a module, libddp-cuda.so for DDP_DEVICE_CUDA, which libddp loads when it is first needed.
- * Buckets lie on the device of their parameters. libddp works there on its own streams, orders them with the caller's
- * by events, and never synchronises a device. If the group's backend takes no device memory, data goes through pinned
- * host memory, chunk by chunk.
+ * Each kind of device is a module, libddp-cuda.so for DDP_DEVICE_CUDA, which libddp loads when it
+ * is first needed. Buckets lie on the device of their parameters. libddp works there on its own
+ * streams, orders them with the caller's by events, and never synchronises a device. If the group's
+ * backend takes no device memory, data goes through pinned host memory, chunk by chunk.
  *
- * STREAMS. A stream is a void*: for DDP_DEVICE_CUDA a cudaStream_t of the parameter's device. NULL is the device's
- * legacy default stream. A stream that is being captured into a graph is INVALID_STATE: communication cannot be part of
- * a graph, so call libddp between graphs. Functions that take no stream use that of ddp_set_stream.
+ * STREAMS. A stream is a void*: for DDP_DEVICE_CUDA a cudaStream_t of the parameter's device. NULL
+ * is the device's legacy default stream. A stream that is being captured into a graph is
+ * INVALID_STATE: communication cannot be part of a graph, so call libddp between graphs. Functions
+ * that take no stream use that of ddp_set_stream.
  *
- * ddp_finalize and ddp_wait_param wait on the host until the gradients are there. ddp_finalize_on, ddp_finalize_enqueue
- * and ddp_wait_param_on make streams wait. A context may also hold CPU parameters; sparse and factored ones must be on
- * the CPU.
+ * ddp_finalize and ddp_wait_param wait on the host until the gradients are there. ddp_finalize_on,
+ * ddp_finalize_enqueue and ddp_wait_param_on make streams wait. A context may also hold CPU
+ * parameters; sparse and factored ones must be on the CPU.
  *
  * EXPERIMENTAL: functions with a stream may merge, once there is a second kind of device.
  */
@@ -30,66 +31,73 @@
 
 DDP_EXTERN_C_BEGIN
 
-/* *devices: the number of devices of this kind, at least 1. The CPU counts as one device.
- * Errors: UNSUPPORTED (no module for this kind; says where libddp looked), UNAVAILABLE (no device; says why).
- * Threads: any. Blocks: no. Collective: no. Callbacks: yes. */
+/* *devices: the number of devices of this kind, at least 1. The CPU counts as one device. Errors:
+ * UNSUPPORTED (no module for this kind; says where libddp looked), UNAVAILABLE (no device; says
+ * why). Threads: any. Blocks: no. Collective: no. Callbacks: yes. */
 DDP_API ddp_status ddp_device_count(ddp_device_kind kind, int32_t* devices, ddp_error** error);
 
-/* ddp_grad_ready for a parameter on a device: this step's gradient is complete when `stream` reaches this point. The
- * stream must live until the end of the step. For a CPU parameter `stream` is ignored.
- * Errors: as ddp_grad_ready; INVALID_STATE also for a stream that is being captured.
- * Threads: any, several at once for different parameters. Blocks: as ddp_grad_ready. Collective: no. Callbacks: no. */
-DDP_API ddp_status ddp_grad_ready_on(ddp_context* context, ddp_param param, void* stream, ddp_error** error);
+/* ddp_grad_ready for a parameter on a device: this step's gradient is complete when `stream`
+ * reaches this point. The stream must live until the end of the step. For a CPU parameter `stream`
+ * is ignored. Errors: as ddp_grad_ready; INVALID_STATE also for a stream that is being captured.
+ * Threads: any, several at once for different parameters. Blocks: as ddp_grad_ready. Collective:
+ * no. Callbacks: no. */
+DDP_API ddp_status ddp_grad_ready_on(ddp_context* context, ddp_param param, void* stream,
+                                     ddp_error** error);
 
-/* ddp_finalize that does not wait for the device, for a context whose parameters lie on one device and perhaps the CPU.
- * When it returns, everything is enqueued: what the program enqueues on `stream` afterwards sees the reduced gradients,
- * and gradients on the CPU are reduced. For gradients that were not announced, the reduction comes after what was on
- * `stream` before. A callback of ddp_set_reduced_callback runs when its gradient is in order on `stream`.
+/* ddp_finalize that does not wait for the device, for a context whose parameters lie on one device
+ * and perhaps the CPU. When it returns, everything is enqueued: what the program enqueues on
+ * `stream` afterwards sees the reduced gradients, and gradients on the CPU are reduced. For
+ * gradients that were not announced, the reduction comes after what was on `stream` before. A
+ * callback of ddp_set_reduced_callback runs when its gradient is in order on `stream`.
  *
  * The host still waits for other ranks where operations are compared before they run (not with
- * DDP_GROUP_NO_MATCH_CHECK), where device memory goes through the host, and where the step ends with an exchange of
- * which parameters were used. An operation that fails or times out later breaks the group; the next call returns the
- * error.
+ * DDP_GROUP_NO_MATCH_CHECK), where device memory goes through the host, and where the step ends
+ * with an exchange of which parameters were used. An operation that fails or times out later breaks
+ * the group; the next call returns the error.
  *
- * Errors: as ddp_finalize; INVALID_STATE also for a stream that is being captured, INVALID_ARGUMENT also for parameters
- * on several devices.
- * Threads: one, no ddp_grad_ready at the same time. Blocks: as above. Collective: yes when synced. Callbacks: no. */
+ * Errors: as ddp_finalize; INVALID_STATE also for a stream that is being captured, INVALID_ARGUMENT
+ * also for parameters on several devices. Threads: one, no ddp_grad_ready at the same time. Blocks:
+ * as above. Collective: yes when synced. Callbacks: no. */
 DDP_API ddp_status ddp_finalize_on(ddp_context* context, void* stream, ddp_error** error);
 
-/* Sets the stream on this device for functions that take none: ddp_commit, ddp_step_begin, ddp_mark_unused,
- * ddp_grad_ready, ddp_average_parameters and others. Their reads and writes on the device come after what is on the
- * stream when they are called, and before what the program enqueues on it after they return. At first it is NULL, the
- * legacy default stream. It must live until another is set or the context is freed. Where views are new (ddp_commit, a
- * ddp_step_begin that moves them), the host waits until every stream may use them.
- * Errors: INVALID_ARGUMENT (the CPU), INVALID_STATE (during a step), UNSUPPORTED (no such device), UNAVAILABLE.
- * Threads: one. Blocks: no. Collective: no. Callbacks: no. */
-DDP_API ddp_status ddp_set_stream(ddp_context* context, ddp_device_kind kind, int32_t index, void* stream,
-                                  ddp_error** error);
+/* Sets the stream on this device for functions that take none: ddp_commit, ddp_step_begin,
+ * ddp_mark_unused, ddp_grad_ready, ddp_average_parameters and others. Their reads and writes on the
+ * device come after what is on the stream when they are called, and before what the program
+ * enqueues on it after they return. At first it is NULL, the legacy default stream. It must live
+ * until another is set or the context is freed. Where views are new (ddp_commit, a ddp_step_begin
+ * that moves them), the host waits until every stream may use them. Errors: INVALID_ARGUMENT (the
+ * CPU), INVALID_STATE (during a step), UNSUPPORTED (no such device), UNAVAILABLE. Threads: one.
+ * Blocks: no. Collective: no. Callbacks: no. */
+DDP_API ddp_status ddp_set_stream(ddp_context* context, ddp_device_kind kind, int32_t index,
+                                  void* stream, ddp_error** error);
 
-/* ddp_finalize_on for parameters on any number of devices, with each device's stream of ddp_set_stream. Errors and
- * facts as ddp_finalize_on. */
+/* ddp_finalize_on for parameters on any number of devices, with each device's stream of
+ * ddp_set_stream. Errors and facts as ddp_finalize_on. */
 DDP_API ddp_status ddp_finalize_enqueue(ddp_context* context, ddp_error** error);
 
-/* ddp_wait_param that does not wait for the device: the optimizer can follow parameter by parameter while later buckets
- * still travel. What the program enqueues on `stream` (of the parameter's device) afterwards sees the final gradient.
- * For a CPU parameter it is ddp_wait_param, and `stream` is ignored. In an unsynced step there is nothing to wait for:
- * the gradient is in the order of the stream on which it was announced, and of no other.
+/* ddp_wait_param that does not wait for the device: the optimizer can follow parameter by parameter
+ * while later buckets still travel. What the program enqueues on `stream` (of the parameter's
+ * device) afterwards sees the final gradient. For a CPU parameter it is ddp_wait_param, and
+ * `stream` is ignored. In an unsynced step there is nothing to wait for: the gradient is in the
+ * order of the stream on which it was announced, and of no other.
  *
- * ddp_finalize, ddp_finalize_on or ddp_finalize_enqueue must follow. The program must order what it enqueues on
- * `stream` before what the next step, ddp_step_begin included, does with the gradient.
+ * ddp_finalize, ddp_finalize_on or ddp_finalize_enqueue must follow. The program must order what it
+ * enqueues on `stream` before what the next step, ddp_step_begin included, does with the gradient.
  *
- * Callbacks of ddp_set_reduced_callback run as in ddp_finalize_on, on this device in the order of `stream`. The host
- * waits where ddp_finalize_on does, for this bucket and those before it; for all buckets if this rank did not use the
- * parameter.
+ * Callbacks of ddp_set_reduced_callback run as in ddp_finalize_on, on this device in the order of
+ * `stream`. The host waits where ddp_finalize_on does, for this bucket and those before it; for all
+ * buckets if this rank did not use the parameter.
  *
  * Errors: as ddp_wait_param; INVALID_STATE also for a stream that is being captured.
  * Threads: one. Blocks: as above. Collective: no. Callbacks: no. */
-DDP_API ddp_status ddp_wait_param_on(ddp_context* context, ddp_param param, void* stream, ddp_error** error);
+DDP_API ddp_status ddp_wait_param_on(ddp_context* context, ddp_param param, void* stream,
+                                     ddp_error** error);
 
-/* The stream of a bucket on a device, for a communication hook and its continuations. The gradients are there in its
- * order, and the result must be too. Collectives that the hook starts on memory of this device are enqueued in its
- * order, and their continuations run once they are enqueued. NULL for a CPU bucket or NULL.
- * Threads: any, while the bucket is valid. Blocks: no. Collective: no. Callbacks: yes. */
+/* The stream of a bucket on a device, for a communication hook and its continuations. The gradients
+ * are there in its order, and the result must be too. Collectives that the hook starts on memory of
+ * this device are enqueued in its order, and their continuations run once they are enqueued. NULL
+ * for a CPU bucket or NULL. Threads: any, while the bucket is valid. Blocks: no. Collective: no.
+ * Callbacks: yes. */
 DDP_API void* ddp_bucket_stream(const ddp_bucket* bucket);
 
 DDP_EXTERN_C_END

@@ -1,4 +1,5 @@
-/* elastic.hpp: jobs whose ranks come and go, in C++. See ddp.hpp; the semantics are those of elastic.h. */
+/* elastic.hpp: jobs whose ranks come and go, in C++. See ddp.hpp; the semantics are those of
+ * elastic.h. */
 #ifndef DDP_ELASTIC_HPP
 #define DDP_ELASTIC_HPP
 
@@ -32,8 +33,12 @@ public:
 
     /* Borrowed: it is for ddp::Context and for C functions, until begin() says `changed`. */
     ddp_group* group() const { return ddp_elastic_group(get()); }
-    void add_context(Context& context) { detail::call(ddp_elastic_add_context, get(), context.get()); }
-    void add_averager(Averager& averager) { detail::call(ddp_elastic_add_averager, get(), averager.get()); }
+    void add_context(Context& context) {
+        detail::call(ddp_elastic_add_context, get(), context.get());
+    }
+    void add_averager(Averager& averager) {
+        detail::call(ddp_elastic_add_averager, get(), averager.get());
+    }
     void add_state(const std::string& name, void* memory, std::size_t bytes) {
         detail::call(ddp_elastic_add_state, get(), name.c_str(), memory, bytes);
     }

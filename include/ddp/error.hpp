@@ -18,7 +18,8 @@ namespace ddp {
 class Error : public std::runtime_error {
 public:
     explicit Error(ddp_status status, const std::string& message = {})
-        : std::runtime_error(message.empty() ? ddp_status_name(status) : message), status_(status) {}
+        : std::runtime_error(message.empty() ? ddp_status_name(status) : message),
+          status_(status) {}
     Error(ddp_status status, const ddp_error& e)
         : std::runtime_error(ddp_error_message(&e)),
           status_(status),
@@ -47,9 +48,9 @@ inline void check(ddp_status status, ddp_error* error) {
     throw Error(status, *owned);
 }
 
-/* The element type of a C++ type: float, double, std::int32_t, std::int64_t, std::uint8_t, std::complex of float and
- * double, and where the compiler has them _Float16 (std::float16_t) and __bf16 (std::bfloat16_t). For a type of your
- * own with the same bits:
+/* The element type of a C++ type: float, double, std::int32_t, std::int64_t, std::uint8_t,
+ * std::complex of float and double, and where the compiler has them _Float16 (std::float16_t) and
+ * __bf16 (std::bfloat16_t). For a type of your own with the same bits:
  *
  *     template <>
  *     struct ddp::dtype_of<my::half> : ddp::dtype_constant<DDP_F16> {};

@@ -25,11 +25,13 @@ public:
         detail::call(ddp_work_test, get(), &done);
         return done != 0;
     }
-    /* fn() runs when this work is done, and may return a Work to wait for next (or an empty one). */
+    /* fn() runs when this work is done, and may return a Work to wait for next (or an empty one).
+     */
     Work then(std::function<Work()> fn, std::uint32_t flags = 0) {
         auto state = std::make_unique<std::function<Work()>>(std::move(fn));
         ddp_work* out = nullptr;
-        detail::call(ddp_work_then, get(), &run, static_cast<void*>(state.get()), &destroy, flags, &out);
+        detail::call(ddp_work_then, get(), &run, static_cast<void*>(state.get()), &destroy, flags,
+                     &out);
         state.release();
         return Work(out);
     }
@@ -73,30 +75,32 @@ public:
     template <class T>
     Work allreduce(T* data, std::size_t count, ddp_reduce_op op = DDP_SUM) {
         ddp_work* work = nullptr;
-        detail::call(ddp_allreduce, get(), static_cast<const void*>(nullptr), static_cast<void*>(data), count,
-                     dtype_of<T>::value, op, &work);
+        detail::call(ddp_allreduce, get(), static_cast<const void*>(nullptr),
+                     static_cast<void*>(data), count, dtype_of<T>::value, op, &work);
         return Work(work);
     }
     template <class T>
     Work broadcast(T* data, std::size_t count, std::int32_t root = 0) {
         ddp_work* work = nullptr;
-        detail::call(ddp_broadcast, get(), static_cast<void*>(data), count, dtype_of<T>::value, root, &work);
+        detail::call(ddp_broadcast, get(), static_cast<void*>(data), count, dtype_of<T>::value,
+                     root, &work);
         return Work(work);
     }
     /* recv[rank * count .. (rank + 1) * count) = that rank's send[0 .. count). */
     template <class T>
     Work allgather(const T* send, T* recv, std::size_t count) {
         ddp_work* work = nullptr;
-        detail::call(ddp_allgather, get(), static_cast<const void*>(send), static_cast<void*>(recv), count,
-                     dtype_of<T>::value, &work);
+        detail::call(ddp_allgather, get(), static_cast<const void*>(send), static_cast<void*>(recv),
+                     count, dtype_of<T>::value, &work);
         return Work(work);
     }
-    /* recv[0 .. count) = op over every rank's send[rank * count .. (rank + 1) * count), where rank is this rank. */
+    /* recv[0 .. count) = op over every rank's send[rank * count .. (rank + 1) * count), where rank
+     * is this rank. */
     template <class T>
     Work reduce_scatter(const T* send, T* recv, std::size_t count, ddp_reduce_op op = DDP_SUM) {
         ddp_work* work = nullptr;
-        detail::call(ddp_reduce_scatter, get(), static_cast<const void*>(send), static_cast<void*>(recv), count,
-                     dtype_of<T>::value, op, &work);
+        detail::call(ddp_reduce_scatter, get(), static_cast<const void*>(send),
+                     static_cast<void*>(recv), count, dtype_of<T>::value, op, &work);
         return Work(work);
     }
     void barrier() { detail::call(ddp_barrier, get(), static_cast<ddp_work**>(nullptr)); }
@@ -111,7 +115,8 @@ public:
         std::vector<ddp_group*> handles;
         for (const Group* group : groups) handles.push_back(group ? group->get() : nullptr);
         ddp_group* out = nullptr;
-        detail::call(ddp_group_round_robin, static_cast<ddp_group* const*>(handles.data()), handles.size(), &out);
+        detail::call(ddp_group_round_robin, static_cast<ddp_group* const*>(handles.data()),
+                     handles.size(), &out);
         return Group(out);
     }
 #endif

@@ -35,8 +35,9 @@ enum {
 DDP_API size_t ddp_dtype_size(ddp_dtype dtype);
 DDP_API const char* ddp_dtype_name(ddp_dtype dtype);
 
-/* DDP_AVG divides the sum by the world size; for integers it truncates toward zero. DDP_MIN and DDP_MAX of complex
- * numbers are UNSUPPORTED. NaN on any rank gives NaN. Overflow, rounding: docs/limits.md, "Sums". */
+/* DDP_AVG divides the sum by the world size; for integers it truncates toward zero. DDP_MIN and
+ * DDP_MAX of complex numbers are UNSUPPORTED. NaN on any rank gives NaN. Overflow, rounding:
+ * docs/limits.md, "Sums". */
 typedef int32_t ddp_reduce_op;
 enum { DDP_SUM = 1, DDP_AVG = 2, DDP_PROD = 3, DDP_MIN = 4, DDP_MAX = 5 };
 

@@ -23,7 +23,8 @@ template <class Integer>
 void check_growing(const Integer* values, std::size_t count, const char* name) {
     for (std::size_t i = 0; i < count; ++i) {
         if (values[i] < 1)
-            fail_call(DDP_ERROR_INVALID_ARGUMENT, name, "[", i, "] is ", values[i], "; it must be at least 1");
+            fail_call(DDP_ERROR_INVALID_ARGUMENT, name, "[", i, "] is ", values[i],
+                      "; it must be at least 1");
         if (i > 0 && (values[i] <= values[i - 1] || values[i] % values[i - 1] != 0))
             fail_call(DDP_ERROR_INVALID_ARGUMENT, name, "[", i, "] is ", values[i],
                       "; it must be a multiple of the one before, ", values[i - 1], ", and larger");
@@ -34,17 +35,19 @@ std::vector<Averager::Level> read_levels(const int64_t* periods, const int32_t* 
                                          std::int32_t world) {
     require(periods, "periods");
     if (count < 1 || count > kMostPeriods)
-        fail_call(DDP_ERROR_INVALID_ARGUMENT, "count is ", count, "; give 1 to ", kMostPeriods, " periods");
+        fail_call(DDP_ERROR_INVALID_ARGUMENT, "count is ", count, "; give 1 to ", kMostPeriods,
+                  " periods");
     if (count > 1) require(sizes, "group_sizes");
     check_growing(periods, count, "periods");
     if (sizes) {
         check_growing(sizes, count, "group_sizes");
         if (sizes[count - 1] != world)
-            fail_call(DDP_ERROR_INVALID_ARGUMENT, "group_sizes[", count - 1, "] is ", sizes[count - 1],
-                      "; the last one must be the world size, ", world);
+            fail_call(DDP_ERROR_INVALID_ARGUMENT, "group_sizes[", count - 1, "] is ",
+                      sizes[count - 1], "; the last one must be the world size, ", world);
     }
     std::vector<Averager::Level> levels;
-    for (std::size_t i = 0; i < count; ++i) levels.push_back({periods[i], sizes ? sizes[i] : world, nullptr});
+    for (std::size_t i = 0; i < count; ++i)
+        levels.push_back({periods[i], sizes ? sizes[i] : world, nullptr});
     return levels;
 }
 
@@ -54,7 +57,8 @@ ddp_outer_options outer_defaults() {
 
 void check_outer(const ddp_outer_options& o) {
     const auto refuse = [](const char* field, double value, const char* rule) {
-        fail_call(DDP_ERROR_INVALID_ARGUMENT, "options->", field, " is ", value, "; it must be ", rule);
+        fail_call(DDP_ERROR_INVALID_ARGUMENT, "options->", field, " is ", value, "; it must be ",
+                  rule);
     };
     if (o.kind < DDP_OUTER_NONE || o.kind > DDP_OUTER_SLOWMO)
         fail_call(DDP_ERROR_INVALID_ARGUMENT, "options->kind is ", o.kind,
@@ -63,9 +67,12 @@ void check_outer(const ddp_outer_options& o) {
     if (!std::isfinite(o.learning_rate) || o.learning_rate < 0)
         refuse("learning_rate", o.learning_rate, "finite and not negative");
     // Written so that it also refuses NaN.
-    if (!(o.momentum >= 0 && o.momentum < 1)) refuse("momentum", o.momentum, "at least 0 and less than 1");
-    if (o.kind == DDP_OUTER_SLOWMO && !(std::isfinite(o.inner_learning_rate) && o.inner_learning_rate > 0))
-        refuse("inner_learning_rate", o.inner_learning_rate, "finite and more than 0 for DDP_OUTER_SLOWMO");
+    if (!(o.momentum >= 0 && o.momentum < 1))
+        refuse("momentum", o.momentum, "at least 0 and less than 1");
+    if (o.kind == DDP_OUTER_SLOWMO &&
+        !(std::isfinite(o.inner_learning_rate) && o.inner_learning_rate > 0))
+        refuse("inner_learning_rate", o.inner_learning_rate,
+               "finite and more than 0 for DDP_OUTER_SLOWMO");
 }
 
 }  // namespace
@@ -77,13 +84,15 @@ ddp_status ddp_average_parameters(ddp_context* context, ddp_group* group, ddp_er
     });
 }
 
-ddp_status ddp_averager_create(ddp_context* context, const int64_t* periods, const int32_t* group_sizes, size_t count,
-                               int64_t warmup_steps, ddp_averager** averager, ddp_error** error) {
+ddp_status ddp_averager_create(ddp_context* context, const int64_t* periods,
+                               const int32_t* group_sizes, size_t count, int64_t warmup_steps,
+                               ddp_averager** averager, ddp_error** error) {
     return guard(error, "ddp_averager_create", [&] {
         Context& c = committed_between_steps(context);
         auto levels = read_levels(periods, group_sizes, count, c.group()->world());
         if (warmup_steps < 0)
-            fail_call(DDP_ERROR_INVALID_ARGUMENT, "warmup_steps is ", warmup_steps, "; it must not be negative");
+            fail_call(DDP_ERROR_INVALID_ARGUMENT, "warmup_steps is ", warmup_steps,
+                      "; it must not be negative");
         require(averager, "averager");
         *averager = new ddp_averager{Averager(c, std::move(levels), warmup_steps)};
     });
@@ -107,7 +116,8 @@ int64_t ddp_averager_get_step(const ddp_averager* averager) {
 ddp_status ddp_averager_set_step(ddp_averager* averager, int64_t step, ddp_error** error) {
     return guard(error, "ddp_averager_set_step", [&] {
         Averager& a = require(averager, "averager")->impl;
-        if (step < 0) fail_call(DDP_ERROR_INVALID_ARGUMENT, "step is ", step, "; it must not be negative");
+        if (step < 0)
+            fail_call(DDP_ERROR_INVALID_ARGUMENT, "step is ", step, "; it must not be negative");
         a.set_steps(step);
     });
 }
@@ -116,7 +126,8 @@ void ddp_outer_options_init_sized(ddp_outer_options* options, size_t size) {
     fill_struct(options, size, outer_defaults());
 }
 
-ddp_status ddp_averager_set_outer(ddp_averager* averager, const ddp_outer_options* options, ddp_error** error) {
+ddp_status ddp_averager_set_outer(ddp_averager* averager, const ddp_outer_options* options,
+                                  ddp_error** error) {
     return guard(error, "ddp_averager_set_outer", [&] {
         Averager& a = require(averager, "averager")->impl;
         ddp_outer_options o = outer_defaults();
@@ -126,7 +137,8 @@ ddp_status ddp_averager_set_outer(ddp_averager* averager, const ddp_outer_option
     });
 }
 
-ddp_status ddp_averager_state_save(ddp_averager* averager, void** data, size_t* size, ddp_error** error) {
+ddp_status ddp_averager_state_save(ddp_averager* averager, void** data, size_t* size,
+                                   ddp_error** error) {
     return guard(error, "ddp_averager_state_save", [&] {
         const Averager& a = require(averager, "averager")->impl;
         require(data, "data");
@@ -135,7 +147,8 @@ ddp_status ddp_averager_state_save(ddp_averager* averager, void** data, size_t* 
     });
 }
 
-ddp_status ddp_averager_state_load(ddp_averager* averager, const void* data, size_t size, ddp_error** error) {
+ddp_status ddp_averager_state_load(ddp_averager* averager, const void* data, size_t size,
+                                   ddp_error** error) {
     return guard(error, "ddp_averager_state_load", [&] {
         Averager& a = require(averager, "averager")->impl;
         require(data, "data");

@@ -10,5 +10,8 @@ ddp_status ddp_backend_register(const ddp_backend* backend, ddp_error** error) {
 }
 
 int32_t ddp_backend_available(const char* name, ddp_error** error) {
-    return guard(error, "ddp_backend_available", [&] { find_backend(require(name, "name")); }) == DDP_OK ? 1 : 0;
+    return guard(error, "ddp_backend_available", [&] { find_backend(require(name, "name")); }) ==
+                   DDP_OK
+               ? 1
+               : 0;
 }

@@ -26,8 +26,9 @@ constexpr std::uint32_t kContextFlags =
     DDP_CONTEXT_NO_REBUILD | DDP_CONTEXT_NO_INITIAL_BROADCAST | DDP_CONTEXT_NO_BUFFER_BROADCAST |
     DDP_CONTEXT_FIND_UNUSED | DDP_CONTEXT_STATIC_GRAPH | DDP_CONTEXT_KEEP_LOCAL_UNUSED |
     DDP_CONTEXT_SKIP_UNUSED_BUCKETS | DDP_CONTEXT_JOIN | DDP_CONTEXT_DIVIDE_BY_PRESENT |
-    DDP_CONTEXT_STOP_AT_FIRST_JOIN | DDP_CONTEXT_CONSENSUS_ORDER | DDP_CONTEXT_CHECK | DDP_CONTEXT_REFUSE_NONFINITE |
-    DDP_CONTEXT_SKIP_NONFINITE | DDP_CONTEXT_VERIFY_BUFFERS | DDP_CONTEXT_AUTOTUNE | DDP_CONTEXT_ACCUMULATE;
+    DDP_CONTEXT_STOP_AT_FIRST_JOIN | DDP_CONTEXT_CONSENSUS_ORDER | DDP_CONTEXT_CHECK |
+    DDP_CONTEXT_REFUSE_NONFINITE | DDP_CONTEXT_SKIP_NONFINITE | DDP_CONTEXT_VERIFY_BUFFERS |
+    DDP_CONTEXT_AUTOTUNE | DDP_CONTEXT_ACCUMULATE;
 constexpr std::uint32_t kMostUses = 1u << 20;
 constexpr std::uint64_t kMostCaps = 1u << 20;
 
@@ -45,48 +46,60 @@ void check_flags(std::uint32_t flags) {
          "DDP_CONTEXT_ACCUMULATE needs DDP_CONTEXT_FIND_UNUSED or DDP_CONTEXT_STATIC_GRAPH"},
         {DDP_CONTEXT_SKIP_UNUSED_BUCKETS, DDP_CONTEXT_FIND_UNUSED,
          "DDP_CONTEXT_SKIP_UNUSED_BUCKETS needs DDP_CONTEXT_FIND_UNUSED"},
-        {DDP_CONTEXT_DIVIDE_BY_PRESENT, DDP_CONTEXT_JOIN, "DDP_CONTEXT_DIVIDE_BY_PRESENT needs DDP_CONTEXT_JOIN"},
-        {DDP_CONTEXT_STOP_AT_FIRST_JOIN, DDP_CONTEXT_JOIN, "DDP_CONTEXT_STOP_AT_FIRST_JOIN needs DDP_CONTEXT_JOIN"}};
+        {DDP_CONTEXT_DIVIDE_BY_PRESENT, DDP_CONTEXT_JOIN,
+         "DDP_CONTEXT_DIVIDE_BY_PRESENT needs DDP_CONTEXT_JOIN"},
+        {DDP_CONTEXT_STOP_AT_FIRST_JOIN, DDP_CONTEXT_JOIN,
+         "DDP_CONTEXT_STOP_AT_FIRST_JOIN needs DDP_CONTEXT_JOIN"}};
     for (const Rule& rule : rules)
         if ((flags & rule.flag) && !(flags & rule.needs))
             fail_call(DDP_ERROR_INVALID_ARGUMENT, "options->flags: ", rule.text);
     if ((flags & unused) == unused)
         fail_call(DDP_ERROR_INVALID_ARGUMENT,
-                  "options->flags: DDP_CONTEXT_FIND_UNUSED and DDP_CONTEXT_STATIC_GRAPH exclude each other");
+                  "options->flags: DDP_CONTEXT_FIND_UNUSED and DDP_CONTEXT_STATIC_GRAPH exclude "
+                  "each other");
     if ((flags & DDP_CONTEXT_AUTOTUNE) && (flags & DDP_CONTEXT_NO_REBUILD))
         fail_call(DDP_ERROR_INVALID_ARGUMENT,
-                  "options->flags: DDP_CONTEXT_AUTOTUNE rebuilds the buckets, which DDP_CONTEXT_NO_REBUILD forbids");
+                  "options->flags: DDP_CONTEXT_AUTOTUNE rebuilds the buckets, which "
+                  "DDP_CONTEXT_NO_REBUILD forbids");
     constexpr std::uint32_t nonfinite = DDP_CONTEXT_REFUSE_NONFINITE | DDP_CONTEXT_SKIP_NONFINITE;
     if ((flags & nonfinite) == nonfinite)
         fail_call(DDP_ERROR_INVALID_ARGUMENT,
-                  "options->flags: DDP_CONTEXT_REFUSE_NONFINITE and DDP_CONTEXT_SKIP_NONFINITE exclude each other");
+                  "options->flags: DDP_CONTEXT_REFUSE_NONFINITE and DDP_CONTEXT_SKIP_NONFINITE "
+                  "exclude each other");
 }
 
 std::vector<std::size_t> read_caps(const ddp_context_options& o, const Group& group) {
     if (o.bucket_cap_count > 0) {
         if (o.flags & DDP_CONTEXT_AUTOTUNE)
             fail_call(DDP_ERROR_INVALID_ARGUMENT,
-                      "options->flags: DDP_CONTEXT_AUTOTUNE looks for one cap, but options->bucket_caps gives a list");
+                      "options->flags: DDP_CONTEXT_AUTOTUNE looks for one cap, but "
+                      "options->bucket_caps gives a list");
         if (o.bucket_cap_count > kMostCaps)
-            fail_call(DDP_ERROR_INVALID_ARGUMENT, "options->bucket_cap_count is ", o.bucket_cap_count,
-                      "; that is more than is plausible");
+            fail_call(DDP_ERROR_INVALID_ARGUMENT, "options->bucket_cap_count is ",
+                      o.bucket_cap_count, "; that is more than is plausible");
         require(o.bucket_caps, "options->bucket_caps");
         std::vector<std::size_t> caps(o.bucket_caps, o.bucket_caps + o.bucket_cap_count);
         for (std::size_t i = 0; i < caps.size(); ++i)
-            if (caps[i] == 0) fail_call(DDP_ERROR_INVALID_ARGUMENT, "options->bucket_caps[", i, "] is 0");
+            if (caps[i] == 0)
+                fail_call(DDP_ERROR_INVALID_ARGUMENT, "options->bucket_caps[", i, "] is 0");
         return caps;
     }
-    const std::size_t usual_cap = group.reduces_at_once() ? ReducerOptions::kCachedCap : ReducerOptions::kUsualCap;
-    return make_caps(o.first_bucket_cap_bytes, o.bucket_cap_bytes != 0 ? o.bucket_cap_bytes : usual_cap);
+    const std::size_t usual_cap =
+        group.reduces_at_once() ? ReducerOptions::kCachedCap : ReducerOptions::kUsualCap;
+    return make_caps(o.first_bucket_cap_bytes,
+                     o.bucket_cap_bytes != 0 ? o.bucket_cap_bytes : usual_cap);
 }
 
 // Once in a process: a program may make many.
 void warn_of_lone_group(std::int32_t job_world) {
     static std::atomic_flag told = ATOMIC_FLAG_INIT;
     if (told.test_and_set()) return;
-    log(LogLevel::kWarn, "a context is on a group of 1 rank, and the launcher's job has ", job_world,
-        ": nothing is averaged. The program gave the group rank 0 and world size 1; leave both out to train with all "
-        "ranks of the job. To train alone without this warning, get the group from ddp_group_split");
+    log(LogLevel::kWarn, "a context is on a group of 1 rank, and the launcher's job has ",
+        job_world,
+        ": nothing is averaged. The program gave the group rank 0 and world size 1; leave both out "
+        "to train with all "
+        "ranks of the job. To train alone without this warning, get the group from "
+        "ddp_group_split");
 }
 
 constexpr std::int64_t kCheckInterval = 10;
@@ -98,8 +111,9 @@ std::optional<std::int64_t> check_of_environment() {
     if (text == "check") return 0;
     const std::string with_interval = "check=";
     if (text.rfind(with_interval, 0) != 0)
-        fail_call(DDP_ERROR_INVALID_ARGUMENT, "the environment variable DDP_DEBUG is '", text,
-                  "'; it is check, check=N (values are compared every N steps, -1 for never) or off");
+        fail_call(
+            DDP_ERROR_INVALID_ARGUMENT, "the environment variable DDP_DEBUG is '", text,
+            "'; it is check, check=N (values are compared every N steps, -1 for never) or off");
     return parse_int(text.substr(with_interval.size()), -1, INT64_MAX, "DDP_DEBUG=check");
 }
 
@@ -134,10 +148,12 @@ ContextOptions read_options(const ddp_context_options* options, const Group& gro
         fail_call(DDP_ERROR_INVALID_ARGUMENT, "options->reduction ", o.reduction, " is unknown");
     if (o.reduction == DDP_REDUCTION_SUM && (o.flags & DDP_CONTEXT_DIVIDE_BY_PRESENT))
         fail_call(DDP_ERROR_INVALID_ARGUMENT,
-                  "options->flags: DDP_CONTEXT_DIVIDE_BY_PRESENT divides, but options->reduction is DDP_REDUCTION_SUM");
+                  "options->flags: DDP_CONTEXT_DIVIDE_BY_PRESENT divides, but options->reduction "
+                  "is DDP_REDUCTION_SUM");
     if (o.reduction == DDP_REDUCTION_SUM && (o.flags & DDP_CONTEXT_ACCUMULATE))
         fail_call(DDP_ERROR_INVALID_ARGUMENT,
-                  "options->flags: DDP_CONTEXT_ACCUMULATE keeps a mean of earlier steps, but options->reduction is "
+                  "options->flags: DDP_CONTEXT_ACCUMULATE keeps a mean of earlier steps, but "
+                  "options->reduction is "
                   "DDP_REDUCTION_SUM, which would add it once for each rank");
     if (o.rebuild_interval < 0)
         fail_call(DDP_ERROR_INVALID_ARGUMENT, "options->rebuild_interval is ", o.rebuild_interval,
@@ -180,9 +196,11 @@ Param libddp::read_param(const ddp_param_desc* desc, std::uint32_t flags) {
         fail_call(DDP_ERROR_INVALID_ARGUMENT, "'", d.name, "': uses is ", d.uses,
                   flags == 0 ? "; a buffer is not announced" : "; that is more than is plausible");
     if (d.ndim < 0)
-        fail_call(DDP_ERROR_INVALID_ARGUMENT, "'", d.name, "': ndim is ", d.ndim, "; it must not be negative");
+        fail_call(DDP_ERROR_INVALID_ARGUMENT, "'", d.name, "': ndim is ", d.ndim,
+                  "; it must not be negative");
     if (d.ndim > 16)
-        fail_call(DDP_ERROR_INVALID_ARGUMENT, "'", d.name, "': ndim is ", d.ndim, "; at most 16 are allowed");
+        fail_call(DDP_ERROR_INVALID_ARGUMENT, "'", d.name, "': ndim is ", d.ndim,
+                  "; at most 16 are allowed");
     if (d.ndim > 0) require(d.shape, "desc->shape");
     Param param;
     param.name = d.name;
@@ -206,8 +224,8 @@ void ddp_context_options_init_sized(ddp_context_options* options, size_t size) {
     fill_struct(options, size, ddp_context_options{});
 }
 
-ddp_status ddp_context_create(ddp_group* group, const ddp_context_options* options, ddp_context** context,
-                              ddp_error** error) {
+ddp_status ddp_context_create(ddp_group* group, const ddp_context_options* options,
+                              ddp_context** context, ddp_error** error) {
     return guard(error, "ddp_context_create", [&] {
         require(group, "group")->impl->require_unbroken();
         require(context, "context");
@@ -224,9 +242,10 @@ ddp_status ddp_context_abort(ddp_context* context, const char* reason, ddp_error
     return guard(error, "ddp_context_abort", [&] {
         Group& group = *context_of(context).group();
         const std::string why = text_or(reason, "");
-        group.break_everywhere({DDP_ERROR_ABORTED,
-                                str("rank ", group.rank(), " called ddp_context_abort", why.empty() ? "" : ": ", why),
-                                group.rank()});
+        group.break_everywhere(
+            {DDP_ERROR_ABORTED,
+             str("rank ", group.rank(), " called ddp_context_abort", why.empty() ? "" : ": ", why),
+             group.rank()});
     });
 }
 
@@ -236,7 +255,8 @@ void ddp_param_desc_init_sized(ddp_param_desc* desc, size_t size) {
     fill_struct(desc, size, defaults);
 }
 
-ddp_status ddp_register_param(ddp_context* context, const ddp_param_desc* desc, ddp_param* param, ddp_error** error) {
+ddp_status ddp_register_param(ddp_context* context, const ddp_param_desc* desc, ddp_param* param,
+                              ddp_error** error) {
     return guard(error, "ddp_register_param", [&] {
         Context& c = context_of(context);
         require(param, "param");
@@ -246,8 +266,10 @@ ddp_status ddp_register_param(ddp_context* context, const ddp_param_desc* desc, 
     });
 }
 
-ddp_status ddp_register_buffer(ddp_context* context, const ddp_param_desc* desc, ddp_error** error) {
-    return guard(error, "ddp_register_buffer", [&] { context_of(context).register_buffer(read_param(desc, 0)); });
+ddp_status ddp_register_buffer(ddp_context* context, const ddp_param_desc* desc,
+                               ddp_error** error) {
+    return guard(error, "ddp_register_buffer",
+                 [&] { context_of(context).register_buffer(read_param(desc, 0)); });
 }
 
 ddp_status ddp_commit(ddp_context* context, ddp_error** error) {
@@ -262,10 +284,10 @@ ddp_status ddp_grad_view(ddp_context* context, ddp_param param, void** view, ddp
         c.model().table.require(param);
         const Param& p = c.model().table[param];
         if (p.sparse || p.ignored)
-            throw CallError(
-                {DDP_ERROR_INVALID_ARGUMENT,
-                 str("'", p.name, "' is ", p.sparse ? "sparse" : "ignored", " and has no place in a bucket"), -1,
-                 param});
+            throw CallError({DDP_ERROR_INVALID_ARGUMENT,
+                             str("'", p.name, "' is ", p.sparse ? "sparse" : "ignored",
+                                 " and has no place in a bucket"),
+                             -1, param});
         *view = reducer.parts().layout->view(param);
     });
 }
@@ -305,32 +327,36 @@ ddp_status ddp_set_sync(ddp_context* context, int32_t sync, ddp_error** error) {
     return guard(error, "ddp_set_sync", [&] { context_of(context).set_sync(sync != 0); });
 }
 
-LIBDDP_HOT_PATH ddp_status ddp_grad_ready(ddp_context* context, ddp_param param, ddp_error** error) {
+LIBDDP_HOT_PATH ddp_status ddp_grad_ready(ddp_context* context, ddp_param param,
+                                          ddp_error** error) {
     return guard<Waits::kRarely>(error, "ddp_grad_ready", [&] {
         context_of(context).step_call([&](Reducer& r) { r.arrivals().grad_ready(param); });
     });
 }
 
-ddp_status ddp_put(ddp_context* context, ddp_param param, const void* gradient, uint32_t flags, ddp_error** error) {
+ddp_status ddp_put(ddp_context* context, ddp_param param, const void* gradient, uint32_t flags,
+                   ddp_error** error) {
     return guard(error, "ddp_put", [&] {
         Context& c = context_of(context);
         require_flags(flags, DDP_PUT_ADD);
-        c.step_call([&](Reducer& r) { r.arrivals().put(param, gradient, (flags & DDP_PUT_ADD) != 0); });
+        c.step_call(
+            [&](Reducer& r) { r.arrivals().put(param, gradient, (flags & DDP_PUT_ADD) != 0); });
     });
 }
 
-ddp_status ddp_grad_ready_sparse(ddp_context* context, ddp_param param, const int64_t* indices, const void* values,
-                                 size_t count, ddp_error** error) {
+ddp_status ddp_grad_ready_sparse(ddp_context* context, ddp_param param, const int64_t* indices,
+                                 const void* values, size_t count, ddp_error** error) {
     return guard(error, "ddp_grad_ready_sparse", [&] {
         Context& c = context_of(context);
         if (count > 0) require(indices, "indices");
         if (count > 0) require(values, "values");
-        c.step_call([&](Reducer& r) { r.arrivals().grad_ready_sparse(param, indices, values, count); });
+        c.step_call(
+            [&](Reducer& r) { r.arrivals().grad_ready_sparse(param, indices, values, count); });
     });
 }
 
-ddp_status ddp_grad_ready_factors(ddp_context* context, ddp_param param, const void* left, const void* right,
-                                  size_t rows, ddp_error** error) {
+ddp_status ddp_grad_ready_factors(ddp_context* context, ddp_param param, const void* left,
+                                  const void* right, size_t rows, ddp_error** error) {
     return guard(error, "ddp_grad_ready_factors", [&] {
         Context& c = context_of(context);
         if (rows > 0) require(left, "left");
@@ -339,16 +365,17 @@ ddp_status ddp_grad_ready_factors(ddp_context* context, ddp_param param, const v
     });
 }
 
-ddp_status ddp_sparse_gradient(ddp_context* context, ddp_param param, const int64_t** indices, const void** values,
-                               size_t* count, ddp_error** error) {
+ddp_status ddp_sparse_gradient(ddp_context* context, ddp_param param, const int64_t** indices,
+                               const void** values, size_t* count, ddp_error** error) {
     return guard(error, "ddp_sparse_gradient", [&] {
         Context& c = context_of(context);
         Reducer& reducer = c.committed();
         c.model().table.require(param);
         if (!c.model().table[param].sparse)
             throw CallError({DDP_ERROR_INVALID_ARGUMENT,
-                             str("'", c.model().table[param].name, "' was not registered with DDP_PARAM_SPARSE"), -1,
-                             param});
+                             str("'", c.model().table[param].name,
+                                 "' was not registered with DDP_PARAM_SPARSE"),
+                             -1, param});
         const SparseRows& rows = reducer.parts().gradients.rows().result(param);
         if (indices) *indices = rows.indices.data();
         if (values) *values = rows.values.data();

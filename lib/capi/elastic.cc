@@ -27,8 +27,8 @@ ElasticJob& job_of(ddp_elastic* elastic) {
 
 MembershipOptions read_membership(const ddp_elastic_options& o, const GroupConfig& config) {
     if (o.min_world < 0 || o.max_world < 0 || o.settle_ms < 0)
-        fail_call(DDP_ERROR_INVALID_ARGUMENT, "min_world is ", o.min_world, ", max_world ", o.max_world,
-                  " and settle_ms ", o.settle_ms, "; none may be negative");
+        fail_call(DDP_ERROR_INVALID_ARGUMENT, "min_world is ", o.min_world, ", max_world ",
+                  o.max_world, " and settle_ms ", o.settle_ms, "; none may be negative");
     if (config.rank >= 0 || config.world >= 0)
         fail_call(DDP_ERROR_INVALID_ARGUMENT,
                   "group->rank and group->world_size must be -1: the ranks that come decide them");
@@ -37,8 +37,10 @@ MembershipOptions read_membership(const ddp_elastic_options& o, const GroupConfi
                   "; an elastic job has one group");
     MembershipOptions options;
     const ElasticEnvironment launcher = elastic_environment();
-    if (const std::int32_t least = o.min_world > 0 ? o.min_world : launcher.min_world) options.min_world = least;
-    if (const std::int32_t most = o.max_world > 0 ? o.max_world : launcher.max_world) options.max_world = most;
+    if (const std::int32_t least = o.min_world > 0 ? o.min_world : launcher.min_world)
+        options.min_world = least;
+    if (const std::int32_t most = o.max_world > 0 ? o.max_world : launcher.max_world)
+        options.max_world = most;
     if (launcher.first_world > 0) options.first_world = launcher.first_world;
     if (o.settle_ms > 0) options.settle_ms = o.settle_ms;
     options.timeout_ms = config.timeout_ms;
@@ -51,7 +53,8 @@ void ddp_elastic_options_init_sized(ddp_elastic_options* options, size_t size) {
     fill_struct(options, size, ddp_elastic_options{});
 }
 
-ddp_status ddp_elastic_create(const ddp_elastic_options* options, ddp_elastic** elastic, ddp_error** error) {
+ddp_status ddp_elastic_create(const ddp_elastic_options* options, ddp_elastic** elastic,
+                              ddp_error** error) {
     return guard(error, "ddp_elastic_create", [&] {
         require(elastic, "elastic");
         ddp_elastic_options o;
@@ -76,7 +79,8 @@ ddp_status ddp_elastic_add_context(ddp_elastic* elastic, ddp_context* context, d
                  [&] { job_of(elastic).add_context(require(context, "context")->impl); });
 }
 
-ddp_status ddp_elastic_add_averager(ddp_elastic* elastic, ddp_averager* averager, ddp_error** error) {
+ddp_status ddp_elastic_add_averager(ddp_elastic* elastic, ddp_averager* averager,
+                                    ddp_error** error) {
     return guard(error, "ddp_elastic_add_averager",
                  [&] { job_of(elastic).add_averager(require(averager, "averager")->impl); });
 }
@@ -138,12 +142,13 @@ ddp_status ddp_elastic_leave(ddp_elastic* elastic, ddp_error** error) {
     });
 }
 
-ddp_status ddp_shard_range(int64_t count, int32_t rank, int32_t world_size, int64_t* begin, int64_t* end,
-                           ddp_error** error) {
+ddp_status ddp_shard_range(int64_t count, int32_t rank, int32_t world_size, int64_t* begin,
+                           int64_t* end, ddp_error** error) {
     return guard(error, "ddp_shard_range", [&] {
         require(begin, "begin");
         require(end, "end");
-        if (count < 0) fail_call(DDP_ERROR_INVALID_ARGUMENT, "count is ", count, "; it may not be negative");
+        if (count < 0)
+            fail_call(DDP_ERROR_INVALID_ARGUMENT, "count is ", count, "; it may not be negative");
         if (rank < 0 || rank >= world_size)
             fail_call(DDP_ERROR_INVALID_ARGUMENT, "rank is ", rank, " and world_size ", world_size,
                       "; a rank is at least 0 and below the world size");

@@ -25,7 +25,8 @@ Group& group_of(ddp_group* group) {
     return *require(group, "group")->impl;
 }
 
-// Device memory is reduced in the order of a bucket's stream, which only a hook and its continuations have.
+// Device memory is reduced in the order of a bucket's stream, which only a hook and its
+// continuations have.
 void place(Collective& collective, const OpTag& tag) {
     collective.device = device_of(collective.recv);
     const ddp_device from = collective.send ? device_of(collective.send) : collective.device;
@@ -37,7 +38,8 @@ void place(Collective& collective, const OpTag& tag) {
     if (!stream || !same_device(stream->device(), collective.device))
         fail(DDP_ERROR_UNSUPPORTED, "the memory is on ", device_name(collective.device),
              stream ? ", the bucket on " : "", stream ? device_name(stream->device()) : "",
-             ": collectives on device memory are for communication hooks, on the device of their bucket");
+             ": collectives on device memory are for communication hooks, on the device of their "
+             "bucket");
 }
 
 // Hands the work to the caller, or waits for the end when the caller wants none.
@@ -63,7 +65,8 @@ public:
         std::lock_guard lock(mutex_);
         auto node = held_.extract(key);
         if (node.empty())
-            fail_call(DDP_ERROR_INVALID_ARGUMENT, "this memory is not of ddp_mem_alloc, or was freed before");
+            fail_call(DDP_ERROR_INVALID_ARGUMENT,
+                      "this memory is not of ddp_mem_alloc, or was freed before");
         Block& block = node.mapped();
         // The parent's memory is not given back: others may share it.
         if (block.origin.inherited()) return *new auto(std::move(block.memory));  // NOLINT
@@ -113,7 +116,8 @@ GroupConfig libddp::read_group_config(const ddp_group_options* options) {
     ddp_group_options o;
     ddp_group_options_init(&o);
     if (options) read_struct(options, &o, "options");
-    // Not properties of the group: ranks need not agree on them, and what is made of the group does not inherit them.
+    // Not properties of the group: ranks need not agree on them, and what is made of the group does
+    // not inherit them.
     constexpr std::uint32_t kOfThisRank = DDP_GROUP_OR_ALONE | DDP_GROUP_INSECURE;
     require_flags(o.flags, DDP_GROUP_DETERMINISTIC | DDP_GROUP_NO_MATCH_CHECK | kOfThisRank);
     GroupConfig config;
@@ -122,7 +126,8 @@ GroupConfig libddp::read_group_config(const ddp_group_options* options) {
     config.init_method = text_or(o.init_method, "env://");
     config.backend = text_or(o.backend, "auto");
     config.backend_options = text_or(o.backend_options, "");
-    config.timeout_ms = o.timeout_ms != 0 ? std::min(o.timeout_ms, kLongestWaitMs) : default_timeout_ms();
+    config.timeout_ms =
+        o.timeout_ms != 0 ? std::min(o.timeout_ms, kLongestWaitMs) : default_timeout_ms();
     config.name = text_or(o.group_name, "world");
     if (o.store) config.store = require(o.store, "options->store")->impl;
     if (o.secret) config.secret = o.secret;
@@ -143,7 +148,8 @@ void ddp_group_options_init_sized(ddp_group_options* options, size_t size) {
 ddp_status ddp_environment_get(ddp_environment* environment, ddp_error** error) {
     return guard(error, "ddp_environment_get", [&] {
         require(environment, "environment");
-        const std::size_t size = told_size(environment, "environment", "set it to sizeof(ddp_environment)");
+        const std::size_t size =
+            told_size(environment, "environment", "set it to sizeof(ddp_environment)");
         JobEnvironment job = discover_environment();
         ddp_environment found{};
         found.rank = job.rank;
@@ -159,7 +165,8 @@ ddp_status ddp_environment_get(ddp_environment* environment, ddp_error** error) 
     });
 }
 
-ddp_status ddp_group_create(const ddp_group_options* options, ddp_group** group, ddp_error** error) {
+ddp_status ddp_group_create(const ddp_group_options* options, ddp_group** group,
+                            ddp_error** error) {
     return guard(error, "ddp_group_create", [&] {
         require(group, "group");
         std::shared_ptr<Group> made = create_group(read_group_config(options));
@@ -168,7 +175,8 @@ ddp_status ddp_group_create(const ddp_group_options* options, ddp_group** group,
     });
 }
 
-ddp_status ddp_group_split(ddp_group* group, int32_t color, int32_t key, ddp_group** out, ddp_error** error) {
+ddp_status ddp_group_split(ddp_group* group, int32_t color, int32_t key, ddp_group** out,
+                           ddp_error** error) {
     return guard(error, "ddp_group_split", [&] {
         require(out, "out");
         auto part = group_of(group).split(color, key, current_tag());
@@ -176,12 +184,14 @@ ddp_status ddp_group_split(ddp_group* group, int32_t color, int32_t key, ddp_gro
     });
 }
 
-ddp_status ddp_group_round_robin(ddp_group* const* groups, size_t n, ddp_group** out, ddp_error** error) {
+ddp_status ddp_group_round_robin(ddp_group* const* groups, size_t n, ddp_group** out,
+                                 ddp_error** error) {
     return guard(error, "ddp_group_round_robin", [&] {
         require(out, "out");
         if (n > 0) require(groups, "groups");
         std::vector<std::shared_ptr<Group>> all;
-        for (std::size_t i = 0; i < n; ++i) all.push_back(require(groups[i], str("groups[", i, "]").c_str())->impl);
+        for (std::size_t i = 0; i < n; ++i)
+            all.push_back(require(groups[i], str("groups[", i, "]").c_str())->impl);
         *out = new ddp_group{compose_round_robin(all, current_tag())};
     });
 }
@@ -194,7 +204,8 @@ ddp_status ddp_group_abort(ddp_group* group, const char* reason, ddp_error** err
     return guard(error, "ddp_group_abort", [&] {
         Group& g = group_of(group);
         g.break_everywhere({DDP_ERROR_ABORTED,
-                            str("rank ", g.rank(), " called ddp_group_abort", reason ? ": " : "", text_or(reason, "")),
+                            str("rank ", g.rank(), " called ddp_group_abort", reason ? ": " : "",
+                                text_or(reason, "")),
                             g.rank()});
     });
 }
@@ -223,7 +234,8 @@ ddp_status ddp_group_store(ddp_group* group, ddp_store** store, ddp_error** erro
 ddp_status ddp_mem_alloc(ddp_group* group, size_t bytes, void** memory, ddp_error** error) {
     return guard(error, "ddp_mem_alloc", [&] {
         require(memory, "memory");
-        *memory = allocations().add(group_of(group).link(0)->allocate(std::max<std::size_t>(1, bytes)), bytes);
+        *memory = allocations().add(
+            group_of(group).link(0)->allocate(std::max<std::size_t>(1, bytes)), bytes);
     });
 }
 
@@ -233,32 +245,33 @@ ddp_status ddp_mem_free(void* memory, ddp_error** error) {
     });
 }
 
-ddp_status ddp_allreduce(ddp_group* group, const void* send, void* recv, size_t count, ddp_dtype dtype,
-                         ddp_reduce_op op, ddp_work** work, ddp_error** error) {
+ddp_status ddp_allreduce(ddp_group* group, const void* send, void* recv, size_t count,
+                         ddp_dtype dtype, ddp_reduce_op op, ddp_work** work, ddp_error** error) {
     return guard(error, "ddp_allreduce", [&] {
         Collective c{DDP_COLLECTIVE_ALLREDUCE, send, recv, count, dtype, op};
         start(group_of(group), c, work);
     });
 }
 
-ddp_status ddp_broadcast(ddp_group* group, void* buffer, size_t count, ddp_dtype dtype, int32_t root, ddp_work** work,
-                         ddp_error** error) {
+ddp_status ddp_broadcast(ddp_group* group, void* buffer, size_t count, ddp_dtype dtype,
+                         int32_t root, ddp_work** work, ddp_error** error) {
     return guard(error, "ddp_broadcast", [&] {
         Collective c{DDP_COLLECTIVE_BROADCAST, nullptr, buffer, count, dtype, DDP_SUM, root};
         start(group_of(group), c, work);
     });
 }
 
-ddp_status ddp_allgather(ddp_group* group, const void* send, void* recv, size_t count, ddp_dtype dtype, ddp_work** work,
-                         ddp_error** error) {
+ddp_status ddp_allgather(ddp_group* group, const void* send, void* recv, size_t count,
+                         ddp_dtype dtype, ddp_work** work, ddp_error** error) {
     return guard(error, "ddp_allgather", [&] {
         Collective c{DDP_COLLECTIVE_ALLGATHER, send, recv, count, dtype};
         start(group_of(group), c, work);
     });
 }
 
-ddp_status ddp_reduce_scatter(ddp_group* group, const void* send, void* recv, size_t count, ddp_dtype dtype,
-                              ddp_reduce_op op, ddp_work** work, ddp_error** error) {
+ddp_status ddp_reduce_scatter(ddp_group* group, const void* send, void* recv, size_t count,
+                              ddp_dtype dtype, ddp_reduce_op op, ddp_work** work,
+                              ddp_error** error) {
     return guard(error, "ddp_reduce_scatter", [&] {
         Collective c{DDP_COLLECTIVE_REDUCE_SCATTER, send, recv, count, dtype, op};
         start(group_of(group), c, work);

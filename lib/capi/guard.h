@@ -1,5 +1,6 @@
-// The guard of every function of the C ABI: no exception gets out, every error gets its object and the name of the
-// function, every struct its size checked, and every handle its process. No thread is cancelled inside a function.
+// The guard of every function of the C ABI: no exception gets out, every error gets its object and
+// the name of the function, every struct its size checked, and every handle its process. No thread
+// is cancelled inside a function.
 #pragma once
 
 #include <algorithm>
@@ -32,7 +33,8 @@ ddp_status run_guarded(ddp_error** error, const char* call, Body&& body) noexcep
     }
 }
 
-// kRarely: a function of some ten nanoseconds, for which a NoCancellation would double the time. A function that may wait holds one.
+// kRarely: a function of some ten nanoseconds, for which a NoCancellation would double the time. A
+// function that may wait holds one.
 enum class Waits { kPerhaps, kRarely };
 
 // call: the name of the public function.
@@ -43,19 +45,22 @@ ddp_status guard(ddp_error** error, const char* call, Body&& body) {
     return run_guarded(error, call, body);
 }
 
-// Throws INVALID_ARGUMENT "`name` is NULL", and INVALID_STATE if it is a handle of the process that forked this one.
+// Throws INVALID_ARGUMENT "`name` is NULL", and INVALID_STATE if it is a handle of the process that
+// forked this one.
 template <class T>
 T* require(T* pointer, const char* name) {
     if (!pointer) fail_call(DDP_ERROR_INVALID_ARGUMENT, name, " is NULL");
     if constexpr (requires { pointer->origin.inherited(); })
         if (pointer->origin.inherited())
             fail_call(DDP_ERROR_INVALID_STATE, name,
-                      " belongs to the process that forked this one, and its threads and connections stayed there; "
+                      " belongs to the process that forked this one, and its threads and "
+                      "connections stayed there; "
                       "create one in this process, or start it with exec or spawn");
     return pointer;
 }
 
-// Ends a handle; null is allowed. A forked child does nothing: the threads and connections are its parent's.
+// Ends a handle; null is allowed. A forked child does nothing: the threads and connections are its
+// parent's.
 template <class Handle>
 void free_handle(Handle* handle) {
     if (!handle || handle->origin.inherited()) return;
@@ -63,8 +68,9 @@ void free_handle(Handle* handle) {
     delete handle;
 }
 
-// The size that a caller's versioned struct states. In every header it is a multiple of the alignment, so no field is
-// cut. A size that nobody has set is seldom a multiple, and seldom so small.
+// The size that a caller's versioned struct states. In every header it is a multiple of the
+// alignment, so no field is cut. A size that nobody has set is seldom a multiple, and seldom so
+// small.
 template <class Struct>
 std::size_t told_size(const Struct* source, const char* name, const char* remedy) {
     constexpr std::size_t kLargest = 4096;
@@ -74,8 +80,8 @@ std::size_t told_size(const Struct* source, const char* name, const char* remedy
     return size;
 }
 
-// Copies a caller's versioned struct: as many bytes as both sides know. `target` holds the defaults. Fields that a newer
-// caller has more must be zero.
+// Copies a caller's versioned struct: as many bytes as both sides know. `target` holds the
+// defaults. Fields that a newer caller has more must be zero.
 template <class Struct>
 void read_struct(const Struct* source, Struct* target, const char* name) {
     const std::size_t size = told_size(source, name, "fill the struct with its _init function");
@@ -89,8 +95,8 @@ void read_struct(const Struct* source, Struct* target, const char* name) {
                       " does not know; run with a newer library or leave them zero");
 }
 
-// Writes a caller's versioned struct of `size` bytes, none behind it. A field that only the caller knows becomes zero. The struct keeps
-// the caller's size: that is how libddp reads it afterwards.
+// Writes a caller's versioned struct of `size` bytes, none behind it. A field that only the caller
+// knows becomes zero. The struct keeps the caller's size: that is how libddp reads it afterwards.
 template <class Struct>
 void fill_struct(Struct* target, std::size_t size, Struct values) {
     if (!target) return;
@@ -105,7 +111,8 @@ inline void require_zero(unsigned long long value, const char* field) {
 }
 
 inline void require_flags(std::uint32_t flags, std::uint32_t known) {
-    if (flags & ~known) fail_call(DDP_ERROR_UNSUPPORTED, "flags has unknown bits 0x", std::hex, flags & ~known);
+    if (flags & ~known)
+        fail_call(DDP_ERROR_UNSUPPORTED, "flags has unknown bits 0x", std::hex, flags & ~known);
 }
 
 // A user's pointer with the function that ends it (may be NULL).

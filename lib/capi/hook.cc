@@ -20,23 +20,26 @@ void give_tensor(const ddp_bucket* bucket, int32_t i, bool gradient, ddp_tensor*
     require(out, "tensor");
     const auto count = static_cast<int32_t>(bucket->tensors.size());
     if (i < 0 || i >= count)
-        fail_call(DDP_ERROR_INVALID_ARGUMENT, "i is ", i, ", but the bucket holds ", count, " parameters");
+        fail_call(DDP_ERROR_INVALID_ARGUMENT, "i is ", i, ", but the bucket holds ", count,
+                  " parameters");
     const std::size_t size = told_size(out, "tensor", "set it to sizeof(ddp_tensor)");
     const BucketTensor& t = bucket->tensors[static_cast<std::size_t>(i)];
-    fill_struct(out, size,
-                ddp_tensor{size, gradient ? t.gradient : t.value, t.shape, t.ndim,
-                           gradient ? bucket->dtype : t.value_dtype, t.count, bucket->device, t.param, 0});
+    fill_struct(
+        out, size,
+        ddp_tensor{size, gradient ? t.gradient : t.value, t.shape, t.ndim,
+                   gradient ? bucket->dtype : t.value_dtype, t.count, bucket->device, t.param, 0});
 }
 
 bool overlap(const void* a, std::size_t a_bytes, const void* b, std::size_t b_bytes) {
-    const auto from = reinterpret_cast<std::uintptr_t>(a), other = reinterpret_cast<std::uintptr_t>(b);
+    const auto from = reinterpret_cast<std::uintptr_t>(a),
+               other = reinterpret_cast<std::uintptr_t>(b);
     return from < other + b_bytes && other < from + a_bytes;
 }
 
 }  // namespace
 
-ddp_status ddp_set_comm_hook(ddp_context* context, ddp_comm_hook_fn fn, void* user_data, void (*destroy)(void*),
-                             ddp_error** error) {
+ddp_status ddp_set_comm_hook(ddp_context* context, ddp_comm_hook_fn fn, void* user_data,
+                             void (*destroy)(void*), ddp_error** error) {
     return guard(error, "ddp_set_comm_hook", [&] {
         Context& c = between_steps(context);
         auto state = owned(user_data, destroy);
@@ -44,7 +47,8 @@ ddp_status ddp_set_comm_hook(ddp_context* context, ddp_comm_hook_fn fn, void* us
     });
 }
 
-ddp_status ddp_use_hook(ddp_context* context, const char* name, const char* options, ddp_error** error) {
+ddp_status ddp_use_hook(ddp_context* context, const char* name, const char* options,
+                        ddp_error** error) {
     return guard(error, "ddp_use_hook", [&] {
         Context& c = between_steps(context);
         require(name, "name");
@@ -59,24 +63,25 @@ ddp_status ddp_compress_hook(ddp_context* context, ddp_dtype dtype, ddp_error** 
     });
 }
 
-ddp_status ddp_hook_then(ddp_context* context, ddp_bucket_fn fn, void* user_data, void (*destroy)(void*),
-                         uint32_t flags, ddp_error** error) {
+ddp_status ddp_hook_then(ddp_context* context, ddp_bucket_fn fn, void* user_data,
+                         void (*destroy)(void*), uint32_t flags, ddp_error** error) {
     return guard(error, "ddp_hook_then", [&] {
         Context& c = between_steps(context);
         require(fn, "fn");
         require_flags(flags, DDP_WORK_ANY_THREAD);
         if (c.model().options.reducer.nonfinite == Nonfinite::kSkip)
             fail_call(DDP_ERROR_UNSUPPORTED,
-                      "with DDP_CONTEXT_SKIP_NONFINITE ranks agree to skip a step after its last bucket, and the "
+                      "with DDP_CONTEXT_SKIP_NONFINITE ranks agree to skip a step after its last "
+                      "bucket, and the "
                       "function would "
                       "have updated the model by then; use DDP_CONTEXT_REFUSE_NONFINITE");
-        c.set_hook(
-            std::make_shared<ThenHook>(c.hook(), fn, owned(user_data, destroy), (flags & DDP_WORK_ANY_THREAD) != 0));
+        c.set_hook(std::make_shared<ThenHook>(c.hook(), fn, owned(user_data, destroy),
+                                              (flags & DDP_WORK_ANY_THREAD) != 0));
     });
 }
 
-ddp_status ddp_set_buffer_hook(ddp_context* context, ddp_buffer_hook_fn fn, void* user_data, void (*destroy)(void*),
-                               ddp_error** error) {
+ddp_status ddp_set_buffer_hook(ddp_context* context, ddp_buffer_hook_fn fn, void* user_data,
+                               void (*destroy)(void*), ddp_error** error) {
     return guard(error, "ddp_set_buffer_hook", [&] {
         between_steps(context).buffers().set_hook({fn, owned(user_data, destroy)});
     });
@@ -95,7 +100,8 @@ ddp_status ddp_hook_state_save(ddp_context* context, void** data, size_t* size, 
     });
 }
 
-ddp_status ddp_hook_state_load(ddp_context* context, const void* data, size_t size, uint32_t flags, ddp_error** error) {
+ddp_status ddp_hook_state_load(ddp_context* context, const void* data, size_t size, uint32_t flags,
+                               ddp_error** error) {
     return guard(error, "ddp_hook_state_load", [&] {
         Context& c = between_steps(context);
         require(data, "data");
@@ -133,31 +139,35 @@ int32_t ddp_bucket_param_count(const ddp_bucket* bucket) {
     return bucket ? static_cast<int32_t>(bucket->tensors.size()) : -1;
 }
 
-ddp_status ddp_bucket_gradient(const ddp_bucket* bucket, int32_t i, ddp_tensor* tensor, ddp_error** error) {
+ddp_status ddp_bucket_gradient(const ddp_bucket* bucket, int32_t i, ddp_tensor* tensor,
+                               ddp_error** error) {
     return guard(error, "ddp_bucket_gradient", [&] { give_tensor(bucket, i, true, tensor); });
 }
 
-ddp_status ddp_bucket_parameter(const ddp_bucket* bucket, int32_t i, ddp_tensor* tensor, ddp_error** error) {
+ddp_status ddp_bucket_parameter(const ddp_bucket* bucket, int32_t i, ddp_tensor* tensor,
+                                ddp_error** error) {
     return guard(error, "ddp_bucket_parameter", [&] { give_tensor(bucket, i, false, tensor); });
 }
 
-ddp_status ddp_bucket_set_buffer(ddp_bucket* bucket, void* buffer, ddp_dtype dtype, ddp_error** error) {
+ddp_status ddp_bucket_set_buffer(ddp_bucket* bucket, void* buffer, ddp_dtype dtype,
+                                 ddp_error** error) {
     return guard(error, "ddp_bucket_set_buffer", [&] {
         require(bucket, "bucket");
         require(buffer, "buffer");
-        const bool convertible =
-            is_floating(dtype) && is_floating(bucket->dtype) && is_complex(dtype) == is_complex(bucket->dtype);
+        const bool convertible = is_floating(dtype) && is_floating(bucket->dtype) &&
+                                 is_complex(dtype) == is_complex(bucket->dtype);
         if (dtype != bucket->dtype && !convertible)
             fail_call(DDP_ERROR_UNSUPPORTED, dtype_name(dtype), " cannot become the bucket's ",
                       dtype_name(bucket->dtype));
         const ddp_device where = device_of(buffer);
         if (!same_device(where, bucket->device))
-            fail_call(DDP_ERROR_INVALID_ARGUMENT, "buffer is memory of ", device_name(where), ", and the bucket is on ",
-                      device_name(bucket->device));
+            fail_call(DDP_ERROR_INVALID_ARGUMENT, "buffer is memory of ", device_name(where),
+                      ", and the bucket is on ", device_name(bucket->device));
         const bool own = buffer == bucket->buffer && dtype == bucket->dtype;
         if (!own && overlap(buffer, bucket->count * dtype_size(dtype), bucket->buffer,
                             bucket->count * dtype_size(bucket->dtype)))
-            fail_call(DDP_ERROR_INVALID_ARGUMENT, "buffer lies in the bucket's own; put the result there as ",
+            fail_call(DDP_ERROR_INVALID_ARGUMENT,
+                      "buffer lies in the bucket's own; put the result there as ",
                       dtype_name(bucket->dtype), " without this call, or give other memory");
         bucket->result = own ? nullptr : buffer;
         bucket->result_dtype = dtype;

@@ -25,8 +25,8 @@ std::size_t bytes_of_slice(const Param& whole) {
 
 std::vector<Param> slices_of(const Param& whole) {
     if (whole.shape.empty() || whole.shape[0] <= 0 || whole.shape[0] > kMostSlices)
-        fail_call(DDP_ERROR_INVALID_ARGUMENT, "'", whole.name,
-                  "': ", whole.shape.empty() ? str("ndim is 0") : str("shape[0] is ", whole.shape[0]),
+        fail_call(DDP_ERROR_INVALID_ARGUMENT, "'", whole.name, "': ",
+                  whole.shape.empty() ? str("ndim is 0") : str("shape[0] is ", whole.shape[0]),
                   "; it is the number of slices, from 1 to ", kMostSlices);
     const std::size_t bytes = bytes_of_slice(whole);
     std::vector<Param> slices;
@@ -43,7 +43,8 @@ std::vector<Param> slices_of(const Param& whole) {
 
 }  // namespace
 
-ddp_status ddp_register_slices(ddp_context* context, const ddp_param_desc* desc, ddp_param* first, ddp_error** error) {
+ddp_status ddp_register_slices(ddp_context* context, const ddp_param_desc* desc, ddp_param* first,
+                               ddp_error** error) {
     return guard(error, "ddp_register_slices", [&] {
         Context& c = context_of(context);
         require(first, "first");

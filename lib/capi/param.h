@@ -8,8 +8,8 @@
 
 namespace libddp {
 
-constexpr std::uint32_t kParamFlags =
-    DDP_PARAM_IGNORED | DDP_PARAM_DELAYED | DDP_PARAM_SPARSE | DDP_PARAM_FACTORED | DDP_PARAM_IN_PLACE;
+constexpr std::uint32_t kParamFlags = DDP_PARAM_IGNORED | DDP_PARAM_DELAYED | DDP_PARAM_SPARSE |
+                                      DDP_PARAM_FACTORED | DDP_PARAM_IN_PLACE;
 
 // flags: those that are allowed; 0 for a buffer. Throws INVALID_ARGUMENT.
 Param read_param(const ddp_param_desc* desc, std::uint32_t flags);

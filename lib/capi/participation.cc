@@ -11,14 +11,16 @@ namespace {
 
 std::vector<std::int32_t> read_params(const ddp_param* params, size_t count) {
     if (count > std::numeric_limits<std::int32_t>::max())
-        fail_call(DDP_ERROR_INVALID_ARGUMENT, "count is ", count, "; there cannot be so many parameters");
+        fail_call(DDP_ERROR_INVALID_ARGUMENT, "count is ", count,
+                  "; there cannot be so many parameters");
     if (count > 0) require(params, "params");
     return {params, params + count};
 }
 
 }  // namespace
 
-ddp_status ddp_mark_unused(ddp_context* context, const ddp_param* params, size_t count, ddp_error** error) {
+ddp_status ddp_mark_unused(ddp_context* context, const ddp_param* params, size_t count,
+                           ddp_error** error) {
     return guard(error, "ddp_mark_unused", [&] {
         Context& c = context_of(context);
         const auto ids = read_params(params, count);
@@ -39,20 +41,21 @@ ddp_status ddp_param_used(ddp_context* context, ddp_param param, int32_t* used, 
     });
 }
 
-ddp_status ddp_set_frozen(ddp_context* context, const ddp_param* params, size_t count, int32_t frozen,
-                          ddp_error** error) {
+ddp_status ddp_set_frozen(ddp_context* context, const ddp_param* params, size_t count,
+                          int32_t frozen, ddp_error** error) {
     return guard(error, "ddp_set_frozen", [&] {
         Context& c = context_of(context);
         c.set_frozen(read_params(params, count), frozen != 0);
     });
 }
 
-ddp_status ddp_skip_params(ddp_context* context, const ddp_param* params, size_t count, int32_t authority,
-                           ddp_error** error) {
+ddp_status ddp_skip_params(ddp_context* context, const ddp_param* params, size_t count,
+                           int32_t authority, ddp_error** error) {
     return guard(error, "ddp_skip_params", [&] {
         Context& c = context_of(context);
         const bool counts = authority < 0 || authority == c.group()->rank();
-        c.committed().skip(counts ? read_params(params, count) : std::vector<std::int32_t>(), authority);
+        c.committed().skip(counts ? read_params(params, count) : std::vector<std::int32_t>(),
+                           authority);
     });
 }
 

@@ -6,14 +6,16 @@
 using namespace libddp;
 
 ddp_status ddp_request_rebuild(ddp_context* context, ddp_error** error) {
-    return guard(error, "ddp_request_rebuild", [&] { context_of(context).committed().planner().record_order(); });
+    return guard(error, "ddp_request_rebuild",
+                 [&] { context_of(context).committed().planner().record_order(); });
 }
 
 ddp_status ddp_plan_save(ddp_context* context, char** text, ddp_error** error) {
     return guard(error, "ddp_plan_save", [&] {
         Context& c = context_of(context);
         require(text, "text");
-        const std::string plan = plan_to_text(c.committed().parts().layout->plan(), c.model().table);
+        const std::string plan =
+            plan_to_text(c.committed().parts().layout->plan(), c.model().table);
         *text = static_cast<char*>(give_bytes(plan));
     });
 }

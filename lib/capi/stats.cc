@@ -30,7 +30,8 @@ void add_params(ddp_stats& s, const ParamTable& table, const Totals& totals) {
 
 // As many elements as fit; the count tells how many there are.
 template <class Target, class Source, class Read>
-void give_list(Target* target, size_t capacity, size_t* count, const Source& source, Read read, const char* name) {
+void give_list(Target* target, size_t capacity, size_t* count, const Source& source, Read read,
+               const char* name) {
     require(count, "count");
     if (capacity > 0) require(target, name);
     for (std::size_t i = 0; i < std::min(capacity, source.size()); ++i) target[i] = read(source[i]);
@@ -67,22 +68,24 @@ ddp_status ddp_stats_get(ddp_context* context, ddp_stats* stats, ddp_error** err
     });
 }
 
-ddp_status ddp_stats_bucket_sizes(ddp_context* context, int32_t initial, uint64_t* bytes, size_t capacity,
-                                  size_t* count, ddp_error** error) {
+ddp_status ddp_stats_bucket_sizes(ddp_context* context, int32_t initial, uint64_t* bytes,
+                                  size_t capacity, size_t* count, ddp_error** error) {
     return guard(error, "ddp_stats_bucket_sizes", [&] {
         const Reducer& reducer = context_of(context).committed();
-        const BucketPlan& plan = initial != 0 ? reducer.parts().planner.first() : reducer.parts().layout->plan();
+        const BucketPlan& plan =
+            initial != 0 ? reducer.parts().planner.first() : reducer.parts().layout->plan();
         give_list(
-            bytes, capacity, count, plan.buckets, [](const PlanBucket& b) { return b.content; }, "bytes");
+            bytes, capacity, count, plan.buckets, [](const PlanBucket& b) { return b.content; },
+            "bytes");
     });
 }
 
-ddp_status ddp_stats_ready_order(ddp_context* context, ddp_param* params, size_t capacity, size_t* count,
-                                 ddp_error** error) {
+ddp_status ddp_stats_ready_order(ddp_context* context, ddp_param* params, size_t capacity,
+                                 size_t* count, ddp_error** error) {
     return guard(error, "ddp_stats_ready_order", [&] {
         const Reducer& reducer = context_of(context).committed();
         give_list(
-            params, capacity, count, reducer.parts().planner.order().own(), [](std::int32_t id) { return id; },
-            "params");
+            params, capacity, count, reducer.parts().planner.order().own(),
+            [](std::int32_t id) { return id; }, "params");
     });
 }

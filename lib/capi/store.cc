@@ -32,7 +32,8 @@ void ddp_store_options_init_sized(ddp_store_options* options, size_t size) {
     fill_struct(options, size, ddp_store_options{});
 }
 
-ddp_status ddp_store_create(const ddp_store_options* options, ddp_store** store, ddp_error** error) {
+ddp_status ddp_store_create(const ddp_store_options* options, ddp_store** store,
+                            ddp_error** error) {
     return guard(error, "ddp_store_create", [&] {
         ddp_store_options o;
         ddp_store_options_init(&o);
@@ -40,7 +41,8 @@ ddp_status ddp_store_create(const ddp_store_options* options, ddp_store** store,
         require(store, "store");
         require_flags(o.flags, DDP_STORE_INSECURE);
         if (o.timeout_ms < 0)
-            fail_call(DDP_ERROR_INVALID_ARGUMENT, "timeout_ms is ", o.timeout_ms, "; it must not be negative");
+            fail_call(DDP_ERROR_INVALID_ARGUMENT, "timeout_ms is ", o.timeout_ms,
+                      "; it must not be negative");
         StoreConfig config;
         config.uri = require(o.uri, "options->uri");
         config.is_server = o.is_server != 0;
@@ -63,13 +65,14 @@ int32_t ddp_store_port(const ddp_store* store) {
     return store ? store->impl->port() : -1;
 }
 
-ddp_status ddp_store_set(ddp_store* store, const char* key, const void* value, size_t size, ddp_error** error) {
+ddp_status ddp_store_set(ddp_store* store, const char* key, const void* value, size_t size,
+                         ddp_error** error) {
     return guard(error, "ddp_store_set",
                  [&] { store_of(store)->set(require(key, "key"), bytes(value, size, "value")); });
 }
 
-ddp_status ddp_store_get(ddp_store* store, const char* key, int64_t timeout_ms, void** value, size_t* size,
-                         ddp_error** error) {
+ddp_status ddp_store_get(ddp_store* store, const char* key, int64_t timeout_ms, void** value,
+                         size_t* size, ddp_error** error) {
     return guard(error, "ddp_store_get", [&] {
         require(value, "value");
         require(size, "size");
@@ -77,19 +80,21 @@ ddp_status ddp_store_get(ddp_store* store, const char* key, int64_t timeout_ms, 
     });
 }
 
-ddp_status ddp_store_compare_set(ddp_store* store, const char* key, const void* expected, size_t expected_size,
-                                 const void* desired, size_t desired_size, void** value, size_t* size,
-                                 ddp_error** error) {
+ddp_status ddp_store_compare_set(ddp_store* store, const char* key, const void* expected,
+                                 size_t expected_size, const void* desired, size_t desired_size,
+                                 void** value, size_t* size, ddp_error** error) {
     return guard(error, "ddp_store_compare_set", [&] {
         require(value, "value");
         require(size, "size");
-        auto now = store_of(store)->compare_set(require(key, "key"), bytes(expected, expected_size, "expected"),
+        auto now = store_of(store)->compare_set(require(key, "key"),
+                                                bytes(expected, expected_size, "expected"),
                                                 bytes(desired, desired_size, "desired"));
         give_bytes(now, value, size);
     });
 }
 
-ddp_status ddp_store_add(ddp_store* store, const char* key, int64_t amount, int64_t* sum, ddp_error** error) {
+ddp_status ddp_store_add(ddp_store* store, const char* key, int64_t amount, int64_t* sum,
+                         ddp_error** error) {
     return guard(error, "ddp_store_add", [&] {
         require(sum, "sum");
         *sum = store_of(store)->add(require(key, "key"), amount);
@@ -104,24 +109,28 @@ ddp_status ddp_store_check(ddp_store* store, const char* const* keys, size_t cou
     });
 }
 
-ddp_status ddp_store_wait(ddp_store* store, const char* const* keys, size_t count, int64_t timeout_ms,
-                          ddp_error** error) {
-    return guard(error, "ddp_store_wait", [&] { store_of(store)->wait(key_list(keys, count), timeout_ms); });
+ddp_status ddp_store_wait(ddp_store* store, const char* const* keys, size_t count,
+                          int64_t timeout_ms, ddp_error** error) {
+    return guard(error, "ddp_store_wait",
+                 [&] { store_of(store)->wait(key_list(keys, count), timeout_ms); });
 }
 
-ddp_status ddp_store_delete(ddp_store* store, const char* key, int32_t* deleted, ddp_error** error) {
+ddp_status ddp_store_delete(ddp_store* store, const char* key, int32_t* deleted,
+                            ddp_error** error) {
     return guard(error, "ddp_store_delete", [&] {
         bool existed = store_of(store)->remove(require(key, "key"));
         if (deleted) *deleted = existed ? 1 : 0;
     });
 }
 
-ddp_status ddp_store_list_keys(ddp_store* store, const char* prefix, void** keys, size_t* size, ddp_error** error) {
+ddp_status ddp_store_list_keys(ddp_store* store, const char* prefix, void** keys, size_t* size,
+                               ddp_error** error) {
     return guard(error, "ddp_store_list_keys", [&] {
         require(keys, "keys");
         require(size, "size");
         std::string joined;
-        for (const auto& key : store_of(store)->list_keys(text_or(prefix, ""))) joined.append(key).push_back('\0');
+        for (const auto& key : store_of(store)->list_keys(text_or(prefix, "")))
+            joined.append(key).push_back('\0');
         give_bytes(joined, keys, size);
     });
 }

@@ -36,8 +36,10 @@ ddp_status ddp_work_wait(ddp_work* work, int64_t timeout_ms, ddp_error** error) 
         if (timeout_ms < 0) w.poll();
         if (timeout_ms != 0) deadline = Deadline::after_ms(std::max<std::int64_t>(timeout_ms, 0));
         const auto late = [timeout_ms](const char* who, const char* what) {
-            if (timeout_ms < 0) fail_call(DDP_ERROR_TIMEOUT, who, " has not ", what, " yet; it goes on");
-            fail_call(DDP_ERROR_TIMEOUT, who, " has not ", what, " within ", timeout_ms, " ms; it goes on");
+            if (timeout_ms < 0)
+                fail_call(DDP_ERROR_TIMEOUT, who, " has not ", what, " yet; it goes on");
+            fail_call(DDP_ERROR_TIMEOUT, who, " has not ", what, " within ", timeout_ms,
+                      " ms; it goes on");
         };
         if (!w.wait(deadline)) late("the operation", "finished");
         throw_if_failed(w);
@@ -45,8 +47,8 @@ ddp_status ddp_work_wait(ddp_work* work, int64_t timeout_ms, ddp_error** error) 
     });
 }
 
-ddp_status ddp_work_then(ddp_work* work, ddp_work_fn fn, void* user_data, void (*destroy)(void*), uint32_t flags,
-                         ddp_work** out, ddp_error** error) {
+ddp_status ddp_work_then(ddp_work* work, ddp_work_fn fn, void* user_data, void (*destroy)(void*),
+                         uint32_t flags, ddp_work** out, ddp_error** error) {
     return guard(error, "ddp_work_then", [&] {
         Work& w = work_of(work);
         require(fn, "fn");
@@ -75,7 +77,8 @@ ddp_status ddp_work_then(ddp_work* work, ddp_work_fn fn, void* user_data, void (
         owned->data = user_data;
         owned->destroy = destroy;
         owned.reset();
-        handle->impl = w.then(std::move(continuation), (flags & DDP_WORK_ANY_THREAD) != 0, current_tag());
+        handle->impl =
+            w.then(std::move(continuation), (flags & DDP_WORK_ANY_THREAD) != 0, current_tag());
         *out = handle.release();
     });
 }
@@ -84,12 +87,14 @@ ddp_status ddp_work_create(int64_t timeout_ms, ddp_work** work, ddp_error** erro
     return guard(error, "ddp_work_create", [&] {
         require(work, "work");
         if (timeout_ms < 0)
-            fail_call(DDP_ERROR_INVALID_ARGUMENT, "timeout_ms is ", timeout_ms, "; it must not be negative");
+            fail_call(DDP_ERROR_INVALID_ARGUMENT, "timeout_ms is ", timeout_ms,
+                      "; it must not be negative");
         *work = new ddp_work{Work::user_completed(timeout_ms > 0 ? timeout_ms : kDefaultTimeoutMs)};
     });
 }
 
-ddp_status ddp_work_complete(ddp_work* work, ddp_status status, const char* message, ddp_error** error) {
+ddp_status ddp_work_complete(ddp_work* work, ddp_status status, const char* message,
+                             ddp_error** error) {
     return guard(error, "ddp_work_complete", [&] {
         Work& w = work_of(work);
         if (!w.is_user_completed())
@@ -99,8 +104,10 @@ ddp_status ddp_work_complete(ddp_work* work, ddp_status status, const char* mess
         ErrorInfo result;
         const bool known = status < DDP_OK && status >= kLastError;
         if (status != DDP_OK)
-            result = {known ? status : DDP_ERROR_CALLBACK, text_or(message, "a work was completed with an error")};
-        if (!w.complete(std::move(result))) fail_call(DDP_ERROR_INVALID_STATE, "the work is finished already");
+            result = {known ? status : DDP_ERROR_CALLBACK,
+                      text_or(message, "a work was completed with an error")};
+        if (!w.complete(std::move(result)))
+            fail_call(DDP_ERROR_INVALID_STATE, "the work is finished already");
     });
 }
 

@@ -11,7 +11,8 @@
 namespace libddp {
 namespace {
 
-// How long ranks have to answer when somebody asks after a timeout. A live process answers in milliseconds.
+// How long ranks have to answer when somebody asks after a timeout. A live process answers in
+// milliseconds.
 constexpr std::int64_t kAnswerMs = 500;
 
 }  // namespace
@@ -25,10 +26,11 @@ ErrorInfo Blame::silent_store() const {
     }
     verdict.code = DDP_ERROR_TIMEOUT;
     verdict.rank = config.store_rank;
-    verdict.message = str(operation, ": ",
-                          config.store_rank < 0 ? std::string("the job's store")
-                                                : str("rank ", config.store_rank, ", which runs the store,"),
-                          " does not answer (stopped, or cut off); ", local.message);
+    verdict.message =
+        str(operation, ": ",
+            config.store_rank < 0 ? std::string("the job's store")
+                                  : str("rank ", config.store_rank, ", which runs the store,"),
+            " does not answer (stopped, or cut off); ", local.message);
     return verdict;
 }
 
@@ -36,13 +38,14 @@ std::vector<std::int32_t> Blame::ranks_that_left() const {
     const std::string folder = config.key(group_keys::kLeft);
     std::vector<std::int32_t> left;
     for (const auto& name : config.store->list_keys(folder))
-        left.push_back(static_cast<std::int32_t>(parse_int(name.substr(folder.size()), 0, config.world - 1, name)));
+        left.push_back(static_cast<std::int32_t>(
+            parse_int(name.substr(folder.size()), 0, config.world - 1, name)));
     std::sort(left.begin(), left.end());
     return left;
 }
 
-// Ranks that do not answer are stopped or cut off. Those that answer with a smaller number have not come to this operation yet. Ranks
-// that left do not answer, but wrote how far they had come.
+// Ranks that do not answer are stopped or cut off. Those that answer with a smaller number have not
+// come to this operation yet. Ranks that left do not answer, but wrote how far they had come.
 Blame::Answers Blame::ask_everyone() const {
     Answers found;
     try {
@@ -64,7 +67,9 @@ Blame::Answers Blame::ask_everyone() const {
                 if (found.behind.empty()) found.elsewhere = text_in(answer);
                 found.behind.push_back(r);
             } catch (const Error& error) {
-                if (error.info().code != DDP_ERROR_TIMEOUT && error.info().code != DDP_ERROR_NOT_FOUND) throw;
+                if (error.info().code != DDP_ERROR_TIMEOUT &&
+                    error.info().code != DDP_ERROR_NOT_FOUND)
+                    throw;
                 found.silent.push_back(r);
             }
         }
@@ -92,19 +97,21 @@ ErrorInfo Blame::for_timeout() const {
     if (!behind.empty()) {
         const std::string in_group = elsewhere.empty() ? "" : str(" in group '", config.group, "'");
         verdict.rank = behind.front();
-        verdict.message = str(operation, in_group, ": ", ranks_text(behind), behind.size() == 1 ? " is" : " are",
-                              " alive but did not get there",
-                              elsewhere.empty() ? ""
-                                                : str(": rank ", behind.front(), " is at ", elsewhere,
-                                                      ", so the ranks use their groups in a different order"),
-                              "; ", local.message, elsewhere.empty() ? advice : "");
+        verdict.message =
+            str(operation, in_group, ": ", ranks_text(behind), behind.size() == 1 ? " is" : " are",
+                " alive but did not get there",
+                elsewhere.empty() ? ""
+                                  : str(": rank ", behind.front(), " is at ", elsewhere,
+                                        ", so the ranks use their groups in a different order"),
+                "; ", local.message, elsewhere.empty() ? advice : "");
     } else {
         verdict.message = str(operation, ": ", local.message);
     }
     return verdict;
 }
 
-// Nobody wrote a verdict. Either a rank left in good order while others still needed it, or one is stopped, or the network failed.
+// Nobody wrote a verdict. Either a rank left in good order while others still needed it, or one is
+// stopped, or the network failed.
 ErrorInfo Blame::for_loss(const std::function<void(std::int64_t ms)>& may_come) const {
     if (store_gone && config.store_rank >= 0) return left_too_early({config.store_rank});
     try {
@@ -117,7 +124,8 @@ ErrorInfo Blame::for_loss(const std::function<void(std::int64_t ms)>& may_come) 
     const auto silent = ask_everyone().silent;
     if (!silent.empty()) {
         // A store with leases learns of a death later than a connection between ranks ends.
-        if (const std::int64_t notices_ms = config.store->notices_death_ms(); notices_ms > 0) may_come(notices_ms);
+        if (const std::int64_t notices_ms = config.store->notices_death_ms(); notices_ms > 0)
+            may_come(notices_ms);
         return silent_ranks(silent);
     }
     ErrorInfo verdict = local;
@@ -130,7 +138,8 @@ std::string Blame::why_they_left(const std::vector<std::int32_t>& ranks) const {
     try {
         for (const std::int32_t rank : ranks) {
             if (store_gone) break;
-            const std::string why = text_in(config.store->get(config.key(group_keys::left(rank)), -1));
+            const std::string why =
+                text_in(config.store->get(config.key(group_keys::left(rank)), -1));
             if (!why.empty()) return why;
         }
     } catch (const Error& error) {
@@ -152,8 +161,9 @@ ErrorInfo Blame::left_too_early(const std::vector<std::int32_t>& ranks) const {
     const std::string why = why_they_left(ranks);
     verdict.message =
         str(why, why.empty() ? "" : ", and ", ranks_text(ranks),
-            why.empty() ? " left the group" : str(" then left group '", config.group, "'"), " while rank ", config.rank,
-            " still needed ", ranks.size() == 1 ? "it" : "them", " for ", operation, why.empty() ? advice : "");
+            why.empty() ? " left the group" : str(" then left group '", config.group, "'"),
+            " while rank ", config.rank, " still needed ", ranks.size() == 1 ? "it" : "them",
+            " for ", operation, why.empty() ? advice : "");
     return verdict;
 }
 

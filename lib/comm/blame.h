@@ -1,4 +1,5 @@
-// Finds the rank to blame for a failure that nobody has written a verdict for: the rank that left before, is silent, or is behind.
+// Finds the rank to blame for a failure that nobody has written a verdict for: the rank that left
+// before, is silent, or is behind.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +30,8 @@ struct Blame {
 private:
     struct Answers {
         std::vector<std::int32_t> silent, behind, left;  // left: before they came to this operation
-        std::string elsewhere;  // the operation of another group that the first of `behind` is in; empty: none
+        // the operation of another group that the first of `behind` is in; empty: none
+        std::string elsewhere;
     };
 
     Answers ask_everyone() const;

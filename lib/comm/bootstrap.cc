@@ -20,16 +20,18 @@ namespace {
 // How long a rank that cannot join may take to tell the others.
 constexpr std::int64_t kTellMs = 2'000;
 
-// The stores and groups that this process has opened and joined. Ranks that create their groups in the same order agree
-// on the numbers, ranks that are threads of one process too.
+// The stores and groups that this process has opened and joined. Ranks that create their groups in
+// the same order agree on the numbers, ranks that are threads of one process too.
 struct Process {
     Process() { prepare_stores(); }
 
     std::mutex mutex;
-    // For each address whose server this process runs: one thread at a time opens it. Taken before `mutex`.
+    // For each address whose server this process runs: one thread at a time opens it. Taken before
+    // `mutex`.
     std::map<std::string, std::mutex> opening;
     std::map<std::string, std::weak_ptr<Store>> clients;
-    // The server that rank 0 runs lives as long as the process: other ranks may need it when rank 0's groups are gone.
+    // The server that rank 0 runs lives as long as the process: other ranks may need it when rank
+    // 0's groups are gone.
     std::map<std::string, std::shared_ptr<Store>> hosted;
     std::map<std::string, std::int64_t> generations;
 };
@@ -50,7 +52,8 @@ bool starts_with(const std::string& text, const char* prefix) {
 
 // The last process that leaves such a store removes what is in it.
 bool ends_with_its_users(const std::string& uri) {
-    return starts_with(uri, "file://") || starts_with(uri, "etcd://") || starts_with(uri, "etcds://");
+    return starts_with(uri, "file://") || starts_with(uri, "etcd://") ||
+           starts_with(uri, "etcds://");
 }
 
 // Its connection has ended, and does not come back.
@@ -84,7 +87,8 @@ std::shared_ptr<Store> shared_store(const StoreConfig& config) {
         std::lock_guard lock(p.mutex);
         if (auto store = open_already(p, config.uri)) return store;
     }
-    // Not under p.mutex: another thread of this process may be the rank that runs the server for which this one waits.
+    // Not under p.mutex: another thread of this process may be the rank that runs the server for
+    // which this one waits.
     auto store = open_store(config);
     std::lock_guard lock(p.mutex);
     if (config.is_server) {
@@ -105,22 +109,27 @@ std::int64_t next_generation(const std::string& key) {
 void check_ranks(std::int32_t rank, std::int32_t world) {
     if (world < 1)
         fail(DDP_ERROR_INVALID_ARGUMENT, "world_size is ", world,
-             ", but a group has at least 1 rank (use ddp_group_options_init, which sets -1: take it from the "
+             ", but a group has at least 1 rank (use ddp_group_options_init, which sets -1: take "
+             "it from the "
              "environment)");
     if (rank < 0 || rank >= world)
-        fail(DDP_ERROR_INVALID_ARGUMENT, "rank is ", rank, ", but the ranks of a world of ", world, " are 0 to ",
-             world - 1);
+        fail(DDP_ERROR_INVALID_ARGUMENT, "rank is ", rank, ", but the ranks of a world of ", world,
+             " are 0 to ", world - 1);
 }
 
 void check_names(const GroupConfig& config) {
     if (config.rank < -1)
-        fail(DDP_ERROR_INVALID_ARGUMENT, "rank is ", config.rank, "; it is -1 (environment) or at least 0");
+        fail(DDP_ERROR_INVALID_ARGUMENT, "rank is ", config.rank,
+             "; it is -1 (environment) or at least 0");
     // The caller's arguments must fit together, whatever the environment says.
-    if (config.world != -1 && (config.world < 1 || config.rank >= 0)) check_ranks(config.rank, config.world);
+    if (config.world != -1 && (config.world < 1 || config.rank >= 0))
+        check_ranks(config.rank, config.world);
     if (config.name.empty() || config.name.size() > 256)
-        fail(DDP_ERROR_INVALID_ARGUMENT, "group_name has ", config.name.size(), " bytes; 1 to 256 are allowed");
+        fail(DDP_ERROR_INVALID_ARGUMENT, "group_name has ", config.name.size(),
+             " bytes; 1 to 256 are allowed");
     if (config.timeout_ms < 0)
-        fail(DDP_ERROR_INVALID_ARGUMENT, "timeout_ms is ", config.timeout_ms, "; it must not be negative");
+        fail(DDP_ERROR_INVALID_ARGUMENT, "timeout_ms is ", config.timeout_ms,
+             "; it must not be negative");
 }
 
 void warn_once(const std::string& doubt) {
@@ -138,7 +147,8 @@ JobEnvironment job_of(const GroupConfig& config) {
         job.world_size = 1;
         return job;
     }
-    if (config.rank < 0 || config.world < 0 || (env_address && config.world > 1)) job = discover_environment();
+    if (config.rank < 0 || config.world < 0 || (env_address && config.world > 1))
+        job = discover_environment();
     if (config.rank >= 0) job.rank = config.rank;
     if (config.world >= 0) job.world_size = config.world;
     if (!env_address) {
@@ -149,28 +159,32 @@ JobEnvironment job_of(const GroupConfig& config) {
     return job;
 }
 
-// Without '/', so that no group has its keys below those of another, whatever their names: the last rank removes all that is below.
+// Without '/', so that no group has its keys below those of another, whatever their names: the last
+// rank removes all that is below.
 std::string name_in_keys(const std::string& name) {
     std::string text;
     for (const char c : name) text += c == '/' ? "|s" : c == '|' ? "|p" : std::string(1, c);
     return text;
 }
 
-std::string next_prefix(const GroupConfig& config, const JobEnvironment& job, const std::string& store) {
+std::string next_prefix(const GroupConfig& config, const JobEnvironment& job,
+                        const std::string& store) {
     return str("ddp/group/", name_in_keys(config.name), "/", job.restart, ".",
                next_generation(str(store, "|", config.name, "|", job.rank)), "/");
 }
 
-// Descriptors do not suffice for a client of the store, so this rank cannot join. The others hear why.
-ErrorInfo tell_without_client(const StoreConfig& store, const GroupConfig& config, const JobEnvironment& job,
-                              const ErrorInfo& error) {
+// Descriptors do not suffice for a client of the store, so this rank cannot join. The others hear
+// why.
+ErrorInfo tell_without_client(const StoreConfig& store, const GroupConfig& config,
+                              const JobEnvironment& job, const ErrorInfo& error) {
     ErrorInfo failure = could_not_join(job.rank, config.name, error);
     try {
         const std::string prefix = next_prefix(config, job, store_name(store.uri));
         set_without_client(store, prefix + group_keys::kVerdict, encode_verdict(failure), kTellMs);
         set_without_client(store, prefix + group_keys::left(job.rank), "0", kTellMs);
     } catch (const Error& untold) {
-        log(LogLevel::kWarn, "could not tell the other ranks why rank ", job.rank, " does not join: ", untold.what());
+        log(LogLevel::kWarn, "could not tell the other ranks why rank ", job.rank,
+            " does not join: ", untold.what());
     }
     return failure;
 }
@@ -181,7 +195,8 @@ MeetingPlace find_meeting_place(const GroupConfig& config) {
     occupy_standard_descriptors();
     check_names(config);
     const auto& method = config.init_method;
-    if (!config.store && method != "env://" && !starts_with(method, "tcp://") && !ends_with_its_users(method))
+    if (!config.store && method != "env://" && !starts_with(method, "tcp://") &&
+        !ends_with_its_users(method))
         fail(DDP_ERROR_INVALID_ARGUMENT, "init_method '", method,
              "' is none of env://, tcp://host:port, file:///path and etcd://host:port/name");
     JobEnvironment job = job_of(config);
@@ -190,8 +205,10 @@ MeetingPlace find_meeting_place(const GroupConfig& config) {
     if (job.rank == 0 && !job.doubt.empty()) warn_once(job.doubt);
 
     const bool rank0_hosts = job.rank0_hosts_store && starts_with(job.store_uri, "tcp://");
-    const bool store_may_end = !config.store && (rank0_hosts ? job.rank == 0 : ends_with_its_users(job.store_uri));
-    MeetingPlace place{job.rank, job.world_size, config.store, rank0_hosts ? 0 : -1, store_may_end, ""};
+    const bool store_may_end =
+        !config.store && (rank0_hosts ? job.rank == 0 : ends_with_its_users(job.store_uri));
+    MeetingPlace place{job.rank, job.world_size, config.store, rank0_hosts ? 0 : -1, store_may_end,
+                       ""};
     if (!place.store && (place.world > 1 || method != "env://")) {
         StoreConfig store;
         store.uri = job.store_uri;
@@ -199,18 +216,22 @@ MeetingPlace find_meeting_place(const GroupConfig& config) {
         store.timeout_ms = config.timeout_ms;
         store.secret = config.secret;
         store.insecure = config.insecure;
-        // Where the launcher or somebody else hosts it, the host does not know what ranks are called.
+        // Where the launcher or somebody else hosts it, the host does not know what ranks are
+        // called.
         if (rank0_hosts) store.job = job.id;
         if (store.is_server) store.clients = static_cast<std::size_t>(place.world) - 1;
         try {
             place.store = shared_store(store);
         } catch (const Error& error) {
-            if (store.is_server || error.info().code != DDP_ERROR_LIMIT || !starts_with(store.uri, "tcp://")) throw;
+            if (store.is_server || error.info().code != DDP_ERROR_LIMIT ||
+                !starts_with(store.uri, "tcp://"))
+                throw;
             throw Error(tell_without_client(store, config, job, error.info()));
         }
     }
-    place.prefix = config.prefix.empty() ? next_prefix(config, job, place.store ? place.store->describe() : "alone")
-                                         : config.prefix;
+    place.prefix = config.prefix.empty()
+                       ? next_prefix(config, job, place.store ? place.store->describe() : "alone")
+                       : config.prefix;
     return place;
 }
 

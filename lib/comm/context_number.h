@@ -1,5 +1,6 @@
-// Which context of a group a collective belongs to. Ranks number the contexts of a group in the order in which they make
-// them, and compare the number in the signature of every collective of a context.
+// Which context of a group a collective belongs to. Ranks number the contexts of a group in the
+// order in which they make them, and compare the number in the signature of every collective of a
+// context.
 #pragma once
 
 #include <cstdint>

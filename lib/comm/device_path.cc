@@ -18,15 +18,16 @@
 namespace libddp {
 namespace {
 
-// Bytes of a chunk in pinned memory. Small enough that copies overlap with the backend already in a bucket of the usual
-// size, large enough that the start of a copy costs little.
+// Bytes of a chunk in pinned memory. Small enough that copies overlap with the backend already in a
+// bucket of the usual size, large enough that the start of a copy costs little.
 constexpr std::size_t kChunkBytes = std::size_t{2} << 20;
 
 // Often enough for errors and memory; a step takes about as long.
 constexpr std::chrono::milliseconds kInterval{10}, kSoon{1};
 // Between two looks at the clock, for calls that do not return.
 constexpr std::chrono::milliseconds kTick{100};
-// How much longer than the operation's own timeout a backend may take to enqueue it: it knows best why that takes long.
+// How much longer than the operation's own timeout a backend may take to enqueue it: it knows best
+// why that takes long.
 constexpr std::int64_t kEnqueueMs = 1000;
 // How long a group that is freed waits for the device's answer.
 constexpr std::chrono::milliseconds kAnswer{1000};
@@ -52,7 +53,8 @@ struct StreamWatch::Shared {
     using Calls = std::list<Call>;
 
     Calls::iterator begin_call(std::int64_t allowed_ms, std::string what) DDP_REQUIRES(mutex) {
-        return calls.insert(calls.end(), {Deadline::after_ms(allowed_ms), allowed_ms, std::move(what)});
+        return calls.insert(calls.end(),
+                            {Deadline::after_ms(allowed_ms), allowed_ms, std::move(what)});
     }
     bool idle() const DDP_REQUIRES(mutex) { return entries.empty() && calls.empty(); }
 
@@ -61,7 +63,8 @@ struct StreamWatch::Shared {
     void ask(Lock& lock) DDP_REQUIRES(mutex) DDP_UNCHECKED_LOCKS;
     ErrorInfo look(const std::vector<std::shared_ptr<Entry>>& running, std::string& what) const;
     void watch_time_until_stopped();
-    void report(Lock& lock, const ErrorInfo& error, const std::string& what) DDP_REQUIRES(mutex) DDP_UNCHECKED_LOCKS;
+    void report(Lock& lock, const ErrorInfo& error, const std::string& what)
+        DDP_REQUIRES(mutex) DDP_UNCHECKED_LOCKS;
 
     std::function<void()> check;
     std::function<void(const ErrorInfo&, const std::string&)> fail;
@@ -76,7 +79,8 @@ struct StreamWatch::Shared {
     bool asker_ended DDP_GUARDED_BY(mutex) = false;
 };
 
-StreamWatch::StreamWatch(std::function<void()> check, std::function<void(const ErrorInfo&, const std::string&)> fail)
+StreamWatch::StreamWatch(std::function<void()> check,
+                         std::function<void(const ErrorInfo&, const std::string&)> fail)
     : shared_(std::make_shared<Shared>()) {
     shared_->check = std::move(check);
     shared_->fail = std::move(fail);
@@ -102,9 +106,9 @@ bool StreamWatch::stop() {
     if (std::exchange(shared_->stopping, true)) return shared_->asker_ended;
     shared_->to_ask.notify_all();
     shared_->to_time.notify_all();
-    const bool answered =
-        shared_->answered.wait_until(lock, std::chrono::steady_clock::now() + kAnswer,
-                                     [&]() DDP_REQUIRES(shared_->mutex) { return shared_->asker_ended; });
+    const bool answered = shared_->answered.wait_until(
+        lock, std::chrono::steady_clock::now() + kAnswer,
+        [&]() DDP_REQUIRES(shared_->mutex) { return shared_->asker_ended; });
     auto left = std::exchange(shared_->entries, {});
     lock.unlock();
     timer_.join();
@@ -114,7 +118,8 @@ bool StreamWatch::stop() {
         asker_.detach();
     if (!left.empty()) {
         log(LogLevel::kWarn, left.size(),
-            " operations on a device did not end when their group was freed; their memory is not freed");
+            " operations on a device did not end when their group was freed; their memory is not "
+            "freed");
         new auto(std::move(left));  // NOLINT: a kernel may still write there
     }
     return answered;
@@ -156,7 +161,8 @@ void StreamWatch::stop_checking() {
 }
 
 bool StreamWatch::on_own_thread() const {
-    return std::this_thread::get_id() == asker_.get_id() || std::this_thread::get_id() == timer_.get_id();
+    return std::this_thread::get_id() == asker_.get_id() ||
+           std::this_thread::get_id() == timer_.get_id();
 }
 
 void StreamWatch::Shared::ask_until_stopped() {
@@ -186,7 +192,9 @@ void StreamWatch::Shared::ask(Lock& lock) {
     if (checked && !running.empty()) error = look(running, what);
 
     lock.lock();
-    std::erase_if(entries, [&](const auto& entry) { return std::find(over.begin(), over.end(), entry) != over.end(); });
+    std::erase_if(entries, [&](const auto& entry) {
+        return std::find(over.begin(), over.end(), entry) != over.end();
+    });
     asked.clear();
     running.clear();
     while (!over.empty()) {  // each has its time
@@ -202,15 +210,18 @@ void StreamWatch::Shared::ask(Lock& lock) {
 }
 
 // The backend's error comes first: it knows more than that time has passed.
-ErrorInfo StreamWatch::Shared::look(const std::vector<std::shared_ptr<Entry>>& running, std::string& what) const {
+ErrorInfo StreamWatch::Shared::look(const std::vector<std::shared_ptr<Entry>>& running,
+                                    std::string& what) const {
     what = running.front()->what;
     try {
         check();
         for (const auto& entry : running) {
-            if (!entry->deadline && entry->begin->done()) entry->deadline = Deadline::after_ms(entry->timeout_ms);
+            if (!entry->deadline && entry->begin->done())
+                entry->deadline = Deadline::after_ms(entry->timeout_ms);
             if (!entry->deadline || !entry->deadline->expired()) continue;
             what = entry->what;
-            return {DDP_ERROR_TIMEOUT, str("an operation on the device did not end within ", entry->timeout_ms, " ms")};
+            return {DDP_ERROR_TIMEOUT, str("an operation on the device did not end within ",
+                                           entry->timeout_ms, " ms")};
         }
     } catch (const Error& error) {
         return error.info();
@@ -225,13 +236,13 @@ void StreamWatch::Shared::watch_time_until_stopped() {
             to_time.wait(lock);
         else
             to_time.wait_for(lock, kTick);
-        const auto late =
-            std::find_if(calls.begin(), calls.end(), [](const Call& call) { return call.deadline.expired(); });
+        const auto late = std::find_if(calls.begin(), calls.end(),
+                                       [](const Call& call) { return call.deadline.expired(); });
         if (stopping || late == calls.end()) continue;
         report(lock,
-               {DDP_ERROR_TIMEOUT,
-                str("the device did not answer within ", late->allowed_ms,
-                    " ms; a thread of this process may be allocating memory, which can wait for kernels")},
+               {DDP_ERROR_TIMEOUT, str("the device did not answer within ", late->allowed_ms,
+                                       " ms; a thread of this process may be allocating memory, "
+                                       "which can wait for kernels")},
                std::string(late->what));
     }
 }
@@ -243,12 +254,14 @@ void StreamWatch::Shared::report(Lock& lock, const ErrorInfo& error, const std::
     lock.lock();
 }
 
-// Collectives of a backend that takes host memory only, on device memory: chunk after chunk is copied to pinned memory,
-// reduced there, and copied back, so that copies in both directions and the backend work at the same time.
+// Collectives of a backend that takes host memory only, on device memory: chunk after chunk is
+// copied to pinned memory, reduced there, and copied back, so that copies in both directions and
+// the backend work at the same time.
 class DevicePath::HostRelay {
 public:
     // down: the stream on which data comes to the host. look: throws when the group is broken.
-    HostRelay(StreamPtr down, Transport& host, std::int32_t rank, std::int32_t world, std::function<void()> look);
+    HostRelay(StreamPtr down, Transport& host, std::int32_t rank, std::int32_t world,
+              std::function<void()> look);
     ~HostRelay();
     HostRelay(const HostRelay&) = delete;
     HostRelay& operator=(const HostRelay&) = delete;
@@ -282,9 +295,9 @@ private:
     std::array<Pinned, 3> pinned_;
 };
 
-// A collective's input is `in` pieces and its output `out` pieces of `count` elements, one after another; each chunk takes
-// the same `step` elements of every piece. In pinned memory the input stands first. The output takes its place if they are
-// alike.
+// A collective's input is `in` pieces and its output `out` pieces of `count` elements, one after
+// another; each chunk takes the same `step` elements of every piece. In pinned memory the input
+// stands first. The output takes its place if they are alike.
 struct DevicePath::HostRelay::Cut {
     Cut(const ddp_collective& op, std::size_t rank, std::size_t world)
         : collective(op), item(dtype_size(op.dtype)), deadline(Deadline::after_ms(op.timeout_ms)) {
@@ -309,10 +322,16 @@ struct DevicePath::HostRelay::Cut {
         step = std::min(step, std::max<std::size_t>(op.count, 1));
     }
 
-    std::size_t chunks() const { return std::max<std::size_t>((collective.count + step - 1) / step, 1); }
+    std::size_t chunks() const {
+        return std::max<std::size_t>((collective.count + step - 1) / step, 1);
+    }
     std::size_t begin(std::size_t chunk) const { return chunk * step; }
-    std::size_t size(std::size_t chunk) const { return std::min(step, collective.count - begin(chunk)); }
-    std::size_t bytes() const { return step * item * (in > 1 ? in + out : std::max({in, out, std::size_t{1}})); }
+    std::size_t size(std::size_t chunk) const {
+        return std::min(step, collective.count - begin(chunk));
+    }
+    std::size_t bytes() const {
+        return step * item * (in > 1 ? in + out : std::max({in, out, std::size_t{1}}));
+    }
     // Where the output stands in pinned memory, in elements.
     std::size_t output(std::size_t chunk) const { return in > 1 ? in * size(chunk) : 0; }
     // Where a chunk's part of a piece stands in device memory.
@@ -327,8 +346,8 @@ struct DevicePath::HostRelay::Cut {
     std::size_t step = 0;
 };
 
-DevicePath::HostRelay::HostRelay(StreamPtr down, Transport& host, std::int32_t rank, std::int32_t world,
-                                 std::function<void()> look)
+DevicePath::HostRelay::HostRelay(StreamPtr down, Transport& host, std::int32_t rank,
+                                 std::int32_t world, std::function<void()> look)
     : down_(std::move(down)),
       up_(on_device::make_stream(down_->device())),
       host_(host),
@@ -348,7 +367,8 @@ void DevicePath::HostRelay::run(const ddp_collective& collective) {
     up_->wait(*down_->record());
     make_room(cut);
     const std::size_t chunks = cut.chunks();
-    for (std::size_t chunk = 0; chunk < std::min(chunks, pinned_.size() - 1); ++chunk) fetch(cut, chunk);
+    for (std::size_t chunk = 0; chunk < std::min(chunks, pinned_.size() - 1); ++chunk)
+        fetch(cut, chunk);
     for (std::size_t chunk = 0; chunk < chunks; ++chunk) {
         if (const std::size_t ahead = chunk + pinned_.size() - 1; ahead < chunks) fetch(cut, ahead);
         reduce(cut, chunk);
@@ -369,9 +389,10 @@ void DevicePath::HostRelay::fetch(const Cut& cut, std::size_t chunk) {
     Pinned& buffer = pinned(chunk);
     if (buffer.free) down_->wait(*buffer.free);
     for (std::size_t piece = 0; piece < cut.in; ++piece)
-        down_->copy_to_host(buffer.memory.get() + (cut.own + piece) * cut.size(chunk) * cut.item,
-                            static_cast<const std::byte*>(cut.collective.send) + cut.offset(piece, chunk),
-                            cut.size(chunk) * cut.item);
+        down_->copy_to_host(
+            buffer.memory.get() + (cut.own + piece) * cut.size(chunk) * cut.item,
+            static_cast<const std::byte*>(cut.collective.send) + cut.offset(piece, chunk),
+            cut.size(chunk) * cut.item);
     buffer.fetched = down_->record();
 }
 
@@ -393,31 +414,36 @@ void DevicePath::HostRelay::reduce(const Cut& cut, std::size_t chunk) {
 void DevicePath::HostRelay::give_back(const Cut& cut, std::size_t chunk) {
     Pinned& buffer = pinned(chunk);
     for (std::size_t piece = 0; piece < cut.out; ++piece)
-        up_->copy_to_device(static_cast<std::byte*>(cut.collective.recv) + cut.offset(piece, chunk),
-                            buffer.memory.get() + (cut.output(chunk) + piece * cut.size(chunk)) * cut.item,
-                            cut.size(chunk) * cut.item);
+        up_->copy_to_device(
+            static_cast<std::byte*>(cut.collective.recv) + cut.offset(piece, chunk),
+            buffer.memory.get() + (cut.output(chunk) + piece * cut.size(chunk)) * cut.item,
+            cut.size(chunk) * cut.item);
     buffer.free = up_->record();
 }
 
 void DevicePath::HostRelay::wait_for(const Cut& cut, const DeviceEvent& event) const {
     if (!libddp::wait_for(event, cut.deadline, look_))
-        fail(DDP_ERROR_TIMEOUT, device_name(down_->device()), ": the work before a collective did not end within ",
-             cut.collective.timeout_ms, " ms");
+        fail(DDP_ERROR_TIMEOUT, device_name(down_->device()),
+             ": the work before a collective did not end within ", cut.collective.timeout_ms,
+             " ms");
 }
 
-DevicePath::DevicePath(Config config) : config_(std::move(config)), stream_(on_device::make_stream(config_.device)) {
+DevicePath::DevicePath(Config config)
+    : config_(std::move(config)), stream_(on_device::make_stream(config_.device)) {
     if (!config_.on_device && config_.world > 1)
-        relay_ = std::make_unique<HostRelay>(stream_, *config_.on_host, config_.rank, config_.world, config_.look);
+        relay_ = std::make_unique<HostRelay>(stream_, *config_.on_host, config_.rank, config_.world,
+                                             config_.look);
 }
 
 DevicePath::~DevicePath() = default;
 
-void DevicePath::run(ddp_collective collective, const Division& division, const Submitted& submitted) {
+void DevicePath::run(ddp_collective collective, const Division& division,
+                     const Submitted& submitted) {
     stream_->wait(submitted.begin);
     try {
         if (division.before != 1) {
-            on_device::transfer(*stream_, {{collective.recv, collective.send, collective.count}}, collective.dtype,
-                                collective.dtype, division.before);
+            on_device::transfer(*stream_, {{collective.recv, collective.send, collective.count}},
+                                collective.dtype, collective.dtype, division.before);
             collective.send = collective.recv;
         }
         if (config_.world == 1)
@@ -428,8 +454,8 @@ void DevicePath::run(ddp_collective collective, const Division& division, const 
             relay_->run(collective);
         if (division.after != 1) {
             const DeviceStream& end = relay_ ? relay_->up() : *stream_;
-            on_device::transfer(end, {{collective.recv, collective.recv, collective.count}}, collective.dtype,
-                                collective.dtype, division.after);
+            on_device::transfer(end, {{collective.recv, collective.recv, collective.count}},
+                                collective.dtype, collective.dtype, division.after);
         }
     } catch (...) {
         // Copies may be under way: whoever frees the memory comes after them.

@@ -1,5 +1,6 @@
-// How a link carries out collectives on the memory of one device, on streams of its own: enqueued by a backend that takes
-// such memory, through host memory by one that does not, and by itself where there is one rank.
+// How a link carries out collectives on the memory of one device, on streams of its own: enqueued
+// by a backend that takes such memory, through host memory by one that does not, and by itself
+// where there is one rank.
 #pragma once
 
 #include <cstdint>
@@ -16,11 +17,12 @@
 
 namespace libddp {
 
-// Looks after operations that a backend has only enqueued on a device: nobody waits in them, but somebody must notice when
-// one fails or does not end, and keep what it uses until it has ended.
+// Looks after operations that a backend has only enqueued on a device: nobody waits in them, but
+// somebody must notice when one fails or does not end, and keep what it uses until it has ended.
 //
-// The functions of a device may not return themselves: CUDA's may wait for a thread that allocates memory, which waits for a
-// kernel, which waits for another rank. So one thread asks the device, and another one, which never does, watches the time.
+// The functions of a device may not return themselves: CUDA's may wait for a thread that allocates
+// memory, which waits for a kernel, which waits for another rank. So one thread asks the device,
+// and another one, which never does, watches the time.
 class StreamWatch {
 public:
     struct Entry {
@@ -31,14 +33,16 @@ public:
         std::optional<Deadline> deadline;    // counted from when the device came to `begin`
     };
 
-    // check: throws what has failed in the backend meanwhile. fail: is told once what went wrong, on one of the watch's threads.
-    StreamWatch(std::function<void()> check, std::function<void(const ErrorInfo&, const std::string& what)> fail);
+    // check: throws what has failed in the backend meanwhile. fail: is told once what went wrong,
+    // on one of the watch's threads.
+    StreamWatch(std::function<void()> check,
+                std::function<void(const ErrorInfo&, const std::string& what)> fail);
     ~StreamWatch();  // what has not ended by now is kept for ever
     StreamWatch(const StreamWatch&) = delete;
     StreamWatch& operator=(const StreamWatch&) = delete;
 
-    // Looks after the operation that `call` enqueues, which sets `begin` and `end`. It fails as well if `call` does not return
-    // within a second after the operation's own timeout.
+    // Looks after the operation that `call` enqueues, which sets `begin` and `end`. It fails as
+    // well if `call` does not return within a second after the operation's own timeout.
     void enqueue(Entry entry, const std::function<void(Entry&)>& call);
     // Waits until everything has ended; false if the deadline passed first.
     bool drain(const Deadline& deadline);
@@ -81,8 +85,8 @@ public:
     explicit DevicePath(Config config);
     ~DevicePath();
 
-    // The result is there in the order of submitted.stream when this returns. division: the part of a mean that the backend does
-    // not do.
+    // The result is there in the order of submitted.stream when this returns. division: the part of
+    // a mean that the backend does not do.
     void run(ddp_collective collective, const Division& division, const Submitted& submitted);
 
 private:
@@ -94,7 +98,8 @@ private:
 
     const Config config_;
     const StreamPtr stream_;
-    std::unique_ptr<HostRelay> relay_;  // null: the backend takes device memory, or there is one rank
+    // null: the backend takes device memory, or there is one rank
+    std::unique_ptr<HostRelay> relay_;
 };
 
 }  // namespace libddp

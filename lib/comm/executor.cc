@@ -48,7 +48,8 @@ WorkPtr Executor::gate_in_front() {
     return queue_.empty() || queue_.front().operation ? nullptr : queue_.front().work;
 }
 
-// Puts a task into the queue: at its end, or in front for the continuation that is running. Returns why not.
+// Puts a task into the queue: at its end, or in front for the continuation that is running. Returns
+// why not.
 ErrorInfo Executor::enqueue(Task task) {
     Lock lock(mutex_);
     if (!poison_.ok()) return poison_;
@@ -79,9 +80,11 @@ std::optional<ErrorInfo> Executor::run_now(Operation& operation) {
 }
 
 bool Executor::help_until(Work& work, const std::optional<Deadline>& deadline, bool lend) {
-    // An operation may take as long as the group's timeout, so only a waiter without a deadline of its own lends itself
-    // to one; and one without whom nobody would run what it waits for: because it holds the turn, or by the backend.
-    const bool operations = holds_turn() || (lend && may_lend() && (!deadline || runner_ == Runner::kWaitingThread));
+    // An operation may take as long as the group's timeout, so only a waiter without a deadline of
+    // its own lends itself to one; and one without whom nobody would run what it waits for: because
+    // it holds the turn, or by the backend.
+    const bool operations =
+        holds_turn() || (lend && may_lend() && (!deadline || runner_ == Runner::kWaitingThread));
     Lock lock(mutex_);
     // A thread that holds the turn is the only one that can run what it waits for.
     if (const auto siblings = callbacks_.siblings(); siblings && !holds_turn()) {
@@ -150,9 +153,9 @@ bool Executor::idle() {
 }
 
 ErrorInfo Executor::interrupted(const WaitTarget& waited_for) {
-    return on_interrupt_
-               ? on_interrupt_(waited_for)
-               : ErrorInfo{DDP_ERROR_INTERRUPTED, str("a wait for ", describe(waited_for), " was interrupted")};
+    return on_interrupt_ ? on_interrupt_(waited_for)
+                         : ErrorInfo{DDP_ERROR_INTERRUPTED,
+                                     str("a wait for ", describe(waited_for), " was interrupted")};
 }
 
 // A thread whose waits the program may end does not enter an operation that would not ask.
@@ -194,7 +197,8 @@ void Executor::stop(const ErrorInfo& reason) {
         Lock lock(mutex_);
         stopping_ = true;
         changed_.notify_all();
-        // A thread of the program that has lent itself may be inside an operation, which uses what its group owns.
+        // A thread of the program that has lent itself may be inside an operation, which uses what
+        // its group owns.
         changed_.wait(lock, [&] { return !operating_ || holds_turn(); });
     }
     if (thread_.get_id() == std::this_thread::get_id())
@@ -210,8 +214,8 @@ void Executor::progress_loop() {
         if (!step(lock, /*user_thread=*/false, /*operations=*/true)) changed_.wait(lock);
 }
 
-// Takes the turn and runs one thing. False if there is nothing this thread may run now. Called and returns with the
-// lock held.
+// Takes the turn and runs one thing. False if there is nothing this thread may run now. Called and
+// returns with the lock held.
 bool Executor::step(Lock& lock, bool user_thread, bool operations) {
     if (turn_taken_ && !holds_turn()) return false;
     if (!callbacks_.empty()) {
@@ -222,14 +226,16 @@ bool Executor::step(Lock& lock, bool user_thread, bool operations) {
     if (queue_.empty()) return false;
     const bool is_gate = !queue_.front().operation;
     if (is_gate && !queue_.front().work->done()) return false;
-    if (!is_gate && (!operations || (user_thread && runner_ == Runner::kProgressThread))) return false;
+    if (!is_gate && (!operations || (user_thread && runner_ == Runner::kProgressThread)))
+        return false;
     Task task = std::move(queue_.front());
     queue_.pop_front();
     if (front_position_ > 0) --front_position_;
     return run_task(lock, task);
 }
 
-// Takes the turn for a task. False, with the task as it was: it is not ready. Called and returns with the lock held.
+// Takes the turn for a task. False, with the task as it was: it is not ready. Called and returns
+// with the lock held.
 bool Executor::run_task(Lock& lock, Task& task, bool only_if_ready) {
     const Turn turn(*this, turn_taken_);
     operating_ = static_cast<bool>(task.operation);
@@ -243,7 +249,8 @@ bool Executor::run_task(Lock& lock, Task& task, bool only_if_ready) {
         } catch (...) {
             result = caught();
         }
-        // Before anybody learns that the work is done: who then frees the group must not seem to interrupt it.
+        // Before anybody learns that the work is done: who then frees the group must not seem to
+        // interrupt it.
         if (ready) task.operation = nullptr;
         operating_ = false;
         if (!ready) {
@@ -258,7 +265,8 @@ bool Executor::run_task(Lock& lock, Task& task, bool only_if_ready) {
     task.work.reset();
     lock.lock();
     wake_others();
-    if (!callbacks_.empty()) callbacks_.ring();  // they can run when the turn is given back, under this lock
+    // they can run when the turn is given back, under this lock
+    if (!callbacks_.empty()) callbacks_.ring();
     return true;
 }
 
@@ -292,7 +300,8 @@ void Executor::notify() {
     callbacks_.ring();
 }
 
-// The progress thread sleeps as long as the queue is empty; waking it for nothing would cost more than what has run.
+// The progress thread sleeps as long as the queue is empty; waking it for nothing would cost more
+// than what has run.
 void Executor::wake_others() {
     if (helpers_ > 0 || !queue_.empty() || stopping_) changed_.notify_all();
 }

@@ -1,15 +1,18 @@
-// The queue of one group: runs operations one at a time in the order of submission, which is what keeps ranks in step.
+// The queue of one group: runs operations one at a time in the order of submission, which is what
+// keeps ranks in step.
 //
-// One thread at a time holds the turn: it runs an operation and then everything that continues it. The turn is taken by
-// the executor's own progress thread or by a thread that waits for a work and lends itself (no hand-over, no idle
-// core); which of the two may run operations depends on the backend. Operations submitted from inside a continuation go
-// to the front of the queue: a chain such as allreduce, transform, allreduce runs to its end before the next bucket, at
-// the same place of the sequence on every rank, whatever the timing. Where a chain waits for a work that the program
-// finishes itself, a gate keeps its place.
-// Continuations that may not run on the progress thread stop the queue until a thread inside a libddp call takes them.
+// One thread at a time holds the turn: it runs an operation and then everything that continues it.
+// The turn is taken by the executor's own progress thread or by a thread that waits for a work and
+// lends itself (no hand-over, no idle core); which of the two may run operations depends on the
+// backend. Operations submitted from inside a continuation go to the front of the queue: a chain
+// such as allreduce, transform, allreduce runs to its end before the next bucket, at the same place
+// of the sequence on every rank, whatever the timing. Where a chain waits for a work that the
+// program finishes itself, a gate keeps its place. Continuations that may not run on the progress
+// thread stop the queue until a thread inside a libddp call takes them.
 //
-// An operation on an idle queue may run on the very thread that submits it: when that would wait for it anyway, or when the
-// operation says that nothing is in its way. Waking another thread takes longer than a small operation.
+// An operation on an idle queue may run on the very thread that submits it: when that would wait
+// for it anyway, or when the operation says that nothing is in its way. Waking another thread takes
+// longer than a small operation.
 #pragma once
 
 #include <atomic>
@@ -30,8 +33,8 @@ namespace libddp {
 class Operation {
 public:
     virtual ~Operation() = default;
-    // Called at most once, before run(), on the thread that submits, when nothing is before it in the queue. True: run it
-    // here and now. It may begin, and look for others for a moment.
+    // Called at most once, before run(), on the thread that submits, when nothing is before it in
+    // the queue. True: run it here and now. It may begin, and look for others for a moment.
     virtual bool ready() { return false; }
     virtual ErrorInfo run() = 0;
 };
@@ -39,7 +42,8 @@ using OperationPtr = std::unique_ptr<Operation>;
 
 class SiblingExecutors;
 
-// Continuations that wait for a thread inside a libddp call. Every function but count() is called with the lock of the executor.
+// Continuations that wait for a thread inside a libddp call. Every function but count() is called
+// with the lock of the executor.
 class WaitingCallbacks {
 public:
     bool empty() const { return waiting_.empty(); }
@@ -73,19 +77,24 @@ public:
     // Called by a wait that the program ends: breaks the group, and returns the verdict.
     using OnInterrupt = std::function<ErrorInfo(const WaitTarget& waited_for)>;
 
-    // answers: operations ask whether the program wants their wait to end, where they run on threads of the program.
-    static std::shared_ptr<Executor> start(Runner runner, bool answers = false, OnInterrupt on_interrupt = nullptr);
+    // answers: operations ask whether the program wants their wait to end, where they run on
+    // threads of the program.
+    static std::shared_ptr<Executor> start(Runner runner, bool answers = false,
+                                           OnInterrupt on_interrupt = nullptr);
 
-    // Queues an operation, or runs it here and now if nothing is before it and it is ready. The result finishes when it has run.
+    // Queues an operation, or runs it here and now if nothing is before it and it is ready. The
+    // result finishes when it has run.
     WorkPtr submit(OperationPtr operation, const WaitTarget& target = {});
-    // Runs an operation here and now, for a caller that has nothing else to do. Nothing if others are before it, or
-    // with siblings, where nobody who waits may be inside an operation that not all ranks have come to: then submit it.
+    // Runs an operation here and now, for a caller that has nothing else to do. Nothing if others
+    // are before it, or with siblings, where nobody who waits may be inside an operation that not
+    // all ranks have come to: then submit it.
     std::optional<ErrorInfo> run_now(Operation& operation);
 
     WorkPtr add_gate(WorkPtr work = nullptr) override;
     WorkPtr gate_in_front() override;
-    // If `lend`, the calling thread lends itself, unless this executor has siblings: without a deadline always, with one only where
-    // nobody else runs operations (an operation then may outlast the deadline).
+    // If `lend`, the calling thread lends itself, unless this executor has siblings: without a
+    // deadline always, with one only where nobody else runs operations (an operation then may
+    // outlast the deadline).
     bool help_until(Work& work, const std::optional<Deadline>& deadline, bool lend) override;
     // Runs the callbacks of all siblings.
     void advance(Work& work, bool lend) override;
@@ -94,29 +103,33 @@ public:
     ErrorInfo refusal() override;
     ErrorInfo interrupted(const WaitTarget& waited_for) override;
 
-    // Runs continuations that wait for a thread inside a libddp call. False if there were none. Cheap then.
+    // Runs continuations that wait for a thread inside a libddp call. False if there were none.
+    // Cheap then.
     bool run_callbacks();
     // How many there are.
     const std::atomic<std::int64_t>& waiting_callbacks() const { return callbacks_.count(); }
 
-    // From now on threads that wait do what they can for all siblings, this executor among them. They may not be the only ones
-    // that run operations.
+    // From now on threads that wait do what they can for all siblings, this executor among them.
+    // They may not be the only ones that run operations.
     void join(std::shared_ptr<SiblingExecutors> siblings);
     // Until then. Nothing if it has others by now.
     void leave(const std::shared_ptr<SiblingExecutors>& siblings);
 
     Runner runner() const { return runner_; }
 
-    // True if no operation runs and nothing is queued. Continuations of an operation may still be under way.
+    // True if no operation runs and nothing is queued. Continuations of an operation may still be
+    // under way.
     bool idle();
 
     // From now on refusal() is `reason`. Queued operations stay.
     void refuse(const ErrorInfo& reason);
-    // Fails everything that is queued, and continuations not yet begun, with `reason`; what is submitted later too.
+    // Fails everything that is queued, and continuations not yet begun, with `reason`; what is
+    // submitted later too.
     void poison(const ErrorInfo& reason);
 
-    // Ends the progress thread; queued operations fail. Called once, by the owner, not from inside an operation. The destructor could
-    // not do it: the last owner may be a work that the progress thread itself lets go of.
+    // Ends the progress thread; queued operations fail. Called once, by the owner, not from inside
+    // an operation. The destructor could not do it: the last owner may be a work that the progress
+    // thread itself lets go of.
     void stop(const ErrorInfo& reason);
 
 private:
@@ -154,22 +167,26 @@ private:
     std::thread thread_;
 };
 
-// The executors of links that are one group: siblings. A thread that waits for a work of one runs the callbacks of all, and never lends
-// itself to an operation: from inside one it could not, and two ranks, each inside an operation of another link, would
-// wait for each other's callbacks. Operations run on the progress threads.
+// The executors of links that are one group: siblings. A thread that waits for a work of one runs
+// the callbacks of all, and never lends itself to an operation: from inside one it could not, and
+// two ranks, each inside an operation of another link, would wait for each other's callbacks.
+// Operations run on the progress threads.
 class SiblingExecutors {
 public:
     using Members = std::vector<std::weak_ptr<Executor>>;
 
     explicit SiblingExecutors(Members members) : members_(std::move(members)) {}
 
-    // Waits until `work` of a member is done; false if the deadline passed first. lend: to groups that need it, where the work
-    // waits for them.
+    // Waits until `work` of a member is done; false if the deadline passed first. lend: to groups
+    // that need it, where the work waits for them.
     bool wait(Work& work, const std::optional<Deadline>& deadline, bool lend);
-    // Runs the continuations of all members that wait for a thread inside a libddp call. False if there were none.
+    // Runs the continuations of all members that wait for a thread inside a libddp call. False if
+    // there were none.
     bool run_callbacks();
     const std::atomic<std::int64_t>& waiting_callbacks() const { return waiting_callbacks_; }
-    void count_callbacks(std::int64_t change) { waiting_callbacks_.fetch_add(change, std::memory_order_relaxed); }
+    void count_callbacks(std::int64_t change) {
+        waiting_callbacks_.fetch_add(change, std::memory_order_relaxed);
+    }
     // A work is done, or a callback can run.
     void ring();
 

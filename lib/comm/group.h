@@ -1,4 +1,5 @@
-// A group as everything above comm sees it: collectives among ranks, and one verdict when something breaks.
+// A group as everything above comm sees it: collectives among ranks, and one verdict when something
+// breaks.
 //
 // A link (link.h) is a group over one transport. Other groups are made of links.
 #pragma once
@@ -19,7 +20,8 @@ namespace libddp {
 
 class Link;
 
-// A collective as callers ask for it. send null: in place. Memory of a device: with a tag that has a stream of that device.
+// A collective as callers ask for it. send null: in place. Memory of a device: with a tag that has
+// a stream of that device.
 struct Collective {
     ddp_collective_kind kind = DDP_COLLECTIVE_BARRIER;
     const void* send = nullptr;
@@ -50,11 +52,13 @@ public:
     virtual bool shares_memory() const = 0;
 
     // Null for a rank of color -1. tag: what the exchange of colors belongs to.
-    virtual std::shared_ptr<Group> split(std::int32_t color, std::int32_t key, const OpTag& tag) = 0;
+    virtual std::shared_ptr<Group> split(std::int32_t color, std::int32_t key,
+                                         const OpTag& tag) = 0;
 
     // The links of which it is made; a link consists of itself.
     virtual std::size_t link_count() const = 0;
-    // Link 0, 1, 2, ...; after the last comes the first again. Work of one link runs in the order of its submission.
+    // Link 0, 1, 2, ...; after the last comes the first again. Work of one link runs in the order
+    // of its submission.
     virtual std::shared_ptr<Link> link(std::size_t number) = 0;
 
     // Queues a collective. Throws INVALID_ARGUMENT or UNSUPPORTED, or what broke the group.
@@ -79,14 +83,17 @@ public:
     void check() const {
         if (broken()) throw Error(verdict());
     }
-    // The same, now and then, for a thread that waits for something else than a work; and where the program ends the wait.
+    // The same, now and then, for a thread that waits for something else than a work; and where the
+    // program ends the wait.
     void check_in_wait(const char* waited_for);
-    // The same for a call that begins something new with the group: it says that nothing has just happened.
+    // The same for a call that begins something new with the group: it says that nothing has just
+    // happened.
     void require_unbroken() const {
         if (!broken()) return;
         ErrorInfo error = verdict();
         error.message =
-            str("the group is broken since an earlier failure and stays so; create a new group. It broke because: ",
+            str("the group is broken since an earlier failure and stays so; create a new group. It "
+                "broke because: ",
                 error.message);
         throw CallError(error);
     }
@@ -96,7 +103,8 @@ protected:
 
     // From now on verdict() has one.
     void set_broken() { broken_.store(true, std::memory_order_release); }
-    // Where the number of waiting continuations stands, as long as the group lives. Before anybody else has the group.
+    // Where the number of waiting continuations stands, as long as the group lives. Before anybody
+    // else has the group.
     void watch_callbacks(const std::atomic<std::int64_t>& count) { waiting_callbacks_ = &count; }
     virtual void run_waiting_callbacks() = 0;
     void submit_and_wait(const Collective& collective, const OpTag& tag);
@@ -109,11 +117,12 @@ private:
 
 }  // namespace libddp
 
-// The handles of the C ABI. Defined here because built-in hooks use groups and works through them too.
+// The handles of the C ABI. Defined here because built-in hooks use groups and works through them
+// too.
 struct ddp_group {
     std::shared_ptr<libddp::Group> impl;
-    // The world of the launcher's job, if the program's options made this a group of one rank in a larger one;
-    // otherwise 1.
+    // The world of the launcher's job, if the program's options made this a group of one rank in a
+    // larger one; otherwise 1.
     std::int32_t job_world = 1;
     libddp::Origin origin{};
 };

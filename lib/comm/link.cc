@@ -21,15 +21,19 @@ void set_blame_signal(int signal) {
     blame_signal.store(signal, std::memory_order_relaxed);
 }
 
-std::shared_ptr<Link> Link::divide(std::int32_t color, std::int32_t key, const OpTag& tag, const Links& earlier) {
-    if (color < -1) fail(DDP_ERROR_INVALID_ARGUMENT, "color is ", color, "; it is at least 0, or -1 to join no group");
+std::shared_ptr<Link> Link::divide(std::int32_t color, std::int32_t key, const OpTag& tag,
+                                   const Links& earlier) {
+    if (color < -1)
+        fail(DDP_ERROR_INVALID_ARGUMENT, "color is ", color,
+             "; it is at least 0, or -1 to join no group");
     in_call("ddp_group_split", [this] { require_unbroken(); });
     struct Choice {
         std::int32_t color, key, rank;
     };
     std::vector<Choice> choices(static_cast<std::size_t>(world()));
     choices[static_cast<std::size_t>(rank())] = {color, key, rank()};
-    run({DDP_COLLECTIVE_ALLGATHER, nullptr, choices.data(), sizeof(Choice), DDP_U8}, tag.with(Purpose::kSplit));
+    run({DDP_COLLECTIVE_ALLGATHER, nullptr, choices.data(), sizeof(Choice), DDP_U8},
+        tag.with(Purpose::kSplit));
     ++splits_;
     if (color < 0) return nullptr;
 
@@ -50,10 +54,11 @@ std::shared_ptr<Link> Link::divide(std::int32_t color, std::int32_t key, const O
     return create(config, earlier);
 }
 
-// The last owner may be what a verdict lets go of, on the monitor's own thread, for whose end the destructor waits.
+// The last owner may be what a verdict lets go of, on the monitor's own thread, for whose end the
+// destructor waits.
 void Link::destroy(Link* link) {
-    const bool own_thread =
-        (link->monitor_ && link->monitor_->on_own_thread()) || (link->devices_ && link->devices_->on_own_thread());
+    const bool own_thread = (link->monitor_ && link->monitor_->on_own_thread()) ||
+                            (link->devices_ && link->devices_->on_own_thread());
     if (!own_thread) {
         delete link;
         return;
@@ -68,8 +73,8 @@ void Link::destroy(Link* link) {
 Link::~Link() {
     ErrorInfo left{DDP_ERROR_ABORTED, "the group was freed"};
     if (monitor_) monitor_->leave();
-    // A rank that is done may not disturb the others, who may still be reading its last bytes: abort only what would
-    // not end.
+    // A rank that is done may not disturb the others, who may still be reading its last bytes:
+    // abort only what would not end.
     const auto on_device = devices_ ? devices_->transport() : nullptr;
     const bool two_transports = on_device && on_device != transport_;
     if (executor_ && !executor_->idle()) {
@@ -103,14 +108,16 @@ ErrorInfo Link::break_everywhere(const ErrorInfo& error) {
     const auto alive = weak_from_this().lock();  // what fails now may own the group
     ErrorInfo agreed = error;
     if (monitor_)
-        agreed = error.code == DDP_ERROR_INTERRUPTED ? monitor_->report_briefly(error) : monitor_->report(error);
+        agreed = error.code == DDP_ERROR_INTERRUPTED ? monitor_->report_briefly(error)
+                                                     : monitor_->report(error);
     on_verdict(agreed);
     return verdict();
 }
 
 ErrorInfo Link::adopt(const ErrorInfo& verdict, const Link& from) {
     const auto alive = weak_from_this().lock();
-    const bool store_silent = place_.store == from.place_.store && from.monitor_ && from.monitor_->store_silent();
+    const bool store_silent =
+        place_.store == from.place_.store && from.monitor_ && from.monitor_->store_silent();
     on_verdict(monitor_ ? monitor_->adopt(verdict, store_silent) : verdict);
     return this->verdict();
 }
@@ -133,7 +140,8 @@ void Link::on_verdict(const ErrorInfo& error) {
             recorder_.broken(decided);  // before anybody learns of it, who may exit at once
             verdict_ = decided;
         }
-        if (const int signal = blame_signal.load(std::memory_order_relaxed); signal != 0 && decided.rank == rank())
+        if (const int signal = blame_signal.load(std::memory_order_relaxed);
+            signal != 0 && decided.rank == rank())
             kill(getpid(), signal);
     };
     if (!arbiter) take(error);
@@ -144,8 +152,8 @@ void Link::on_verdict(const ErrorInfo& error) {
     if (executor) executor->refuse(verdict());
     // Streams go on then, without a result: everybody who waits for one must be able to see why.
     if (on_device) on_device->abort();
-    // A queued operation may be the last to use memory and events of a device, whose functions may not return before
-    // that.
+    // A queued operation may be the last to use memory and events of a device, whose functions may
+    // not return before that.
     if (executor) executor->poison(verdict());
 }
 
@@ -169,7 +177,8 @@ ErrorInfo Link::verdict() const {
 std::shared_ptr<std::byte> Link::allocate(std::size_t bytes, const StreamPtr& stream) {
     if (stream) return devices_->allocate(bytes, stream);
     if (void* memory = transport_->allocate(bytes, {DDP_DEVICE_CPU, 0}))
-        return {static_cast<std::byte*>(memory), [owner = transport_](std::byte* m) { owner->deallocate(m); }};
+        return {static_cast<std::byte*>(memory),
+                [owner = transport_](std::byte* m) { owner->deallocate(m); }};
     return allocate_zeroed(bytes);
 }
 

@@ -1,5 +1,5 @@
-// A group over one transport, with one queue: the front of a backend. It queues collectives, checks that ranks agree,
-// and turns failures into one error everywhere.
+// A group over one transport, with one queue: the front of a backend. It queues collectives, checks
+// that ranks agree, and turns failures into one error everywhere.
 #pragma once
 
 #include <memory>
@@ -37,8 +37,8 @@ class Link final : public Group {
 public:
     using Links = std::vector<std::shared_ptr<Link>>;
 
-    // earlier: links of the same ranks that were created just before, in this order, and that will be one group with this
-    // one. A failure of one of them ends the join of this one.
+    // earlier: links of the same ranks that were created just before, in this order, and that will
+    // be one group with this one. A failure of one of them ends the join of this one.
     static std::shared_ptr<Link> create(const GroupConfig& config, const Links& earlier = {});
     ~Link() override;
 
@@ -47,20 +47,25 @@ public:
     }
     std::shared_ptr<Store> store() override;
     std::int64_t timeout_ms() const override { return config_.timeout_ms; }
-    bool reduces_at_once() const override { return !devices_->transport() && transport_->has_ready(); }
+    bool reduces_at_once() const override {
+        return !devices_->transport() && transport_->has_ready();
+    }
     bool shares_memory() const override { return transport_->has_memory(); }
     std::shared_ptr<Group> split(std::int32_t color, std::int32_t key, const OpTag& tag) override {
         return divide(color, key, tag);
     }
     std::size_t link_count() const override { return 1; }
-    std::shared_ptr<Link> link(std::size_t) override { return std::static_pointer_cast<Link>(shared_from_this()); }
+    std::shared_ptr<Link> link(std::size_t) override {
+        return std::static_pointer_cast<Link>(shared_from_this());
+    }
     WorkPtr submit(const Collective& collective, OpTag tag) override;
     void run(const Collective& collective, const OpTag& tag) override;
     ErrorInfo break_everywhere(const ErrorInfo& error) override;
     ErrorInfo verdict() const override;
 
     // As split(). earlier: as for create().
-    std::shared_ptr<Link> divide(std::int32_t color, std::int32_t key, const OpTag& tag, const Links& earlier = {});
+    std::shared_ptr<Link> divide(std::int32_t color, std::int32_t key, const OpTag& tag,
+                                 const Links& earlier = {});
 
     const std::string& name() const { return config_.name; }
     // The prefix that distinguishes it from other links of its store. The same on every rank.
@@ -70,8 +75,8 @@ public:
     const OperationCounts& counts() const { return *counts_; }
     LinkContexts& contexts() { return contexts_; }
     LinkDevices& devices() { return *devices_; }
-    // Memory for buckets, zeroed, aligned to 64 bytes; released when the pointer is. stream: null for memory of the CPU; otherwise on
-    // its device, to be used in its order.
+    // Memory for buckets, zeroed, aligned to 64 bytes; released when the pointer is. stream: null
+    // for memory of the CPU; otherwise on its device, to be used in its order.
     std::shared_ptr<std::byte> allocate(std::size_t bytes, const StreamPtr& stream = nullptr);
 
     // False if it has one that is alive.
@@ -89,7 +94,8 @@ private:
           config_(std::move(config)),
           place_(std::move(place)),
           counts_(config_.counts ? config_.counts : std::make_shared<OperationCounts>()),
-          recorder_(record::Recorder::of_group(rank(), world(), config_.name, place_.prefix, config_.backend)) {}
+          recorder_(record::Recorder::of_group(rank(), world(), config_.name, place_.prefix,
+                                               config_.backend)) {}
 
     static void destroy(Link* link);
     void run_waiting_callbacks() override { executor_->run_callbacks(); }

@@ -1,4 +1,5 @@
-// The contexts on a link: the number of the next one, and the names of their parameters, for messages. Any thread.
+// The contexts on a link: the number of the next one, and the names of their parameters, for
+// messages. Any thread.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +34,8 @@ public:
         const std::lock_guard lock(mutex_);
         const auto found = param_names_.find(number);
         const auto index = static_cast<std::size_t>(param);
-        return found == param_names_.end() || index >= found->second.size() ? "" : found->second[index];
+        return found == param_names_.end() || index >= found->second.size() ? ""
+                                                                            : found->second[index];
     }
 
 private:

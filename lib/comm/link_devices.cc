@@ -8,14 +8,18 @@
 namespace libddp {
 namespace {
 
-// How long operations that are enqueued on a device have to end by themselves when the group is freed, and after an abort.
+// How long operations that are enqueued on a device have to end by themselves when the group is
+// freed, and after an abort.
 constexpr std::int64_t kDrainMs = 400;
 
 }  // namespace
 
-LinkDevices::LinkDevices(Group& link, std::shared_ptr<Transport> on_host, std::shared_ptr<Transport> on_device,
-                         Fail fail)
-    : link_(link), on_host_(std::move(on_host)), on_device_(std::move(on_device)), fail_(std::move(fail)) {}
+LinkDevices::LinkDevices(Group& link, std::shared_ptr<Transport> on_host,
+                         std::shared_ptr<Transport> on_device, Fail fail)
+    : link_(link),
+      on_host_(std::move(on_host)),
+      on_device_(std::move(on_device)),
+      fail_(std::move(fail)) {}
 
 DevicePath& LinkDevices::path(const ddp_device& device) {
     if (on_device_ && !watch_)
@@ -28,14 +32,16 @@ DevicePath& LinkDevices::path(const ddp_device& device) {
             });
     auto& path = paths_[{device.kind, device.index}];
     if (!path)
-        path = std::make_unique<DevicePath>(DevicePath::Config{device, on_device_.get(), on_host_.get(), watch_.get(),
-                                                               link_.rank(), link_.world(),
-                                                               [&link = link_] { link.check(); }});
+        path = std::make_unique<DevicePath>(
+            DevicePath::Config{device, on_device_.get(), on_host_.get(), watch_.get(), link_.rank(),
+                               link_.world(), [&link = link_] { link.check(); }});
     return *path;
 }
 
 std::shared_ptr<std::byte> LinkDevices::allocate(std::size_t bytes, const StreamPtr& stream) {
-    void* memory = on_device_ ? on_device_->allocate(std::max<std::size_t>(bytes, 1), stream->device()) : nullptr;
+    void* memory = on_device_
+                       ? on_device_->allocate(std::max<std::size_t>(bytes, 1), stream->device())
+                       : nullptr;
     if (!memory) return stream->allocate(bytes);
     return {static_cast<std::byte*>(memory), [owner = on_device_, stream](std::byte* m) {
                 if (stream->idle_within(kDrainMs))

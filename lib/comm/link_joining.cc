@@ -17,11 +17,13 @@
 namespace libddp {
 namespace {
 
-// How long a rank that waits for others waits in the store before it looks again whether the group has broken.
+// How long a rank that waits for others waits in the store before it looks again whether the group
+// has broken.
 constexpr std::int64_t kStoreSliceMs = 200;
 // How long the store has to answer a rank that wants to know who is missing.
 constexpr std::int64_t kStoreAnswerMs = 1'000;
-// How long ranks that chose differently keep the store for one that comes late. Some load a framework first.
+// How long ranks that chose differently keep the store for one that comes late. Some load a
+// framework first.
 constexpr std::int64_t kLatecomerMs = 10'000;
 // When a rank that waits for others says whom it waits for, and how often again.
 constexpr std::int64_t kFirstWordMs = 5'000;
@@ -41,22 +43,26 @@ Executor::Runner runner_for(const Transport& transport) {
         return callers ? Executor::Runner::kWaitingThread : Executor::Runner::kAnyone;
     if (callers)
         fail(DDP_ERROR_INVALID_ARGUMENT, "backend '", transport.name(),
-             "': capabilities DDP_BACKEND_ONE_THREAD and DDP_BACKEND_CALLER_THREAD exclude each other");
+             "': capabilities DDP_BACKEND_ONE_THREAD and DDP_BACKEND_CALLER_THREAD exclude each "
+             "other");
     return Executor::Runner::kProgressThread;
 }
 
-// As the program writes them; those that ranks need not agree on are not in a group's configuration.
+// As the program writes them; those that ranks need not agree on are not in a group's
+// configuration.
 std::string flags_text(std::uint32_t flags) {
     std::string text;
-    for (const auto& [flag, name] : {std::pair{std::uint32_t{DDP_GROUP_DETERMINISTIC}, "DDP_GROUP_DETERMINISTIC"},
-                                     std::pair{std::uint32_t{DDP_GROUP_NO_MATCH_CHECK}, "DDP_GROUP_NO_MATCH_CHECK"}})
+    for (const auto& [flag, name] :
+         {std::pair{std::uint32_t{DDP_GROUP_DETERMINISTIC}, "DDP_GROUP_DETERMINISTIC"},
+          std::pair{std::uint32_t{DDP_GROUP_NO_MATCH_CHECK}, "DDP_GROUP_NO_MATCH_CHECK"}})
         if (flags & flag) text += str(text.empty() ? "" : " | ", name);
     return text.empty() ? "none" : text;
 }
 
 }  // namespace
 
-// Takes this rank's place, compares options, waits until every rank is here, and connects. Exists only as long as that takes.
+// Takes this rank's place, compares options, waits until every rank is here, and connects. Exists
+// only as long as that takes.
 class LinkJoining {
 public:
     // earlier: as for Link::create.
@@ -89,8 +95,8 @@ std::shared_ptr<Link> Link::create(const GroupConfig& config, const Links& earli
     // A verdict that came while there was no transport yet found nothing to abort.
     if (auto verdict = link->verdict(); !verdict.ok()) link->on_verdict(verdict);
     link->recorder_.joined();
-    log(LogLevel::kInfo, "group '", config.name, "': rank ", link->rank(), " of ", link->world(), ", backend ",
-        link->backend_name());
+    log(LogLevel::kInfo, "group '", config.name, "': rank ", link->rank(), " of ", link->world(),
+        ", backend ", link->backend_name());
     return link;
 }
 
@@ -101,8 +107,8 @@ void LinkJoining::run(const ddp_backend* backend) {
     Monitor::Config config{place.store,  place.prefix,     place.rank,
                            place.world,  place.store_rank, process_text(),
                            link_.name(), link_.recorder_,  static_cast<bool>(link_.config_.absent)};
-    link_.monitor_ = std::make_unique<Monitor>(std::move(config),
-                                               [&link = link_](const ErrorInfo& verdict) { link.on_verdict(verdict); });
+    link_.monitor_ = std::make_unique<Monitor>(
+        std::move(config), [&link = link_](const ErrorInfo& verdict) { link.on_verdict(verdict); });
     try {
         link_.monitor_->start();
         compare_options();
@@ -121,14 +127,19 @@ void LinkJoining::compare_options() {
     const GroupConfig& config = link_.config_;
     const MeetingPlace& place = link_.place_;
     const Field fields[] = {
-        {"libddp version", kVersion},        {"world_size", std::to_string(place.world)},
-        {"backend", config.backend},         {"backend_options", config.backend_options},
-        {"flags", flags_text(config.flags)}, {"round_robin", std::to_string(std::max(config.round_robin, 1u))},
+        {"libddp version", kVersion},
+        {"world_size", std::to_string(place.world)},
+        {"backend", config.backend},
+        {"backend_options", config.backend_options},
+        {"flags", flags_text(config.flags)},
+        {"round_robin", std::to_string(std::max(config.round_robin, 1u))},
     };
-    // One value for all of them: the first rank's, which every other compares with its own. Texts of C hold no zero.
+    // One value for all of them: the first rank's, which every other compares with its own. Texts
+    // of C hold no zero.
     std::string mine;
     for (const auto& field : fields) mine += field.value + '\0';
-    const std::string first = place.store->compare_set(place.prefix + "options", "", mine + std::to_string(place.rank));
+    const std::string first =
+        place.store->compare_set(place.prefix + "options", "", mine + std::to_string(place.rank));
     if (first.starts_with(mine)) return;
     std::string_view rest = first;
     const auto next = [&rest] {
@@ -141,8 +152,9 @@ void LinkJoining::compare_options() {
         if (const std::string_view theirs = next(); theirs != field.value)
             throw Error(link_.monitor_->report(
                 {DDP_ERROR_MISMATCH,
-                 str("group '", config.name, "': rank ", rank, " has ", field.name, " '", theirs, "', but rank ",
-                     place.rank, " has '", field.value, "'; all ranks must give the same"),
+                 str("group '", config.name, "': rank ", rank, " has ", field.name, " '", theirs,
+                     "', but rank ", place.rank, " has '", field.value,
+                     "'; all ranks must give the same"),
                  place.rank}));
 }
 
@@ -152,13 +164,14 @@ void LinkJoining::wait_for_all() {
     auto& store = *place.store;
     const auto all_key = place.prefix + "all";
     if (store.add(place.prefix + "joined", 1) == place.world) store.set(all_key, "1");
-    log(LogLevel::kInfo, "group '", config.name, "' at ", store.describe(), ": rank ", place.rank, " of ", place.world,
-        " is here and waits for the others");
+    log(LogLevel::kInfo, "group '", config.name, "' at ", store.describe(), ": rank ", place.rank,
+        " of ", place.world, " is here and waits for the others");
     auto next_word = Deadline::after_ms(kFirstWordMs);
     for (;;) {
         if (auto broken = broken_so_far(link_, *earlier_); !broken.ok()) throw Error(broken);
         try {
-            store.wait({all_key}, std::min(kStoreSliceMs, std::max<std::int64_t>(1, deadline_.remaining_ms())));
+            store.wait({all_key}, std::min(kStoreSliceMs,
+                                           std::max<std::int64_t>(1, deadline_.remaining_ms())));
             return;
         } catch (const Error& error) {
             if (error.info().code != DDP_ERROR_TIMEOUT) throw;
@@ -170,15 +183,19 @@ void LinkJoining::wait_for_all() {
         say_who_is_missing();
         next_word = Deadline::after_ms(kNextWordMs);
     }
-    if (!store.answers(kStoreAnswerMs)) fail(DDP_ERROR_TIMEOUT, "the store at ", store.describe(), " does not answer");
+    if (!store.answers(kStoreAnswerMs))
+        fail(DDP_ERROR_TIMEOUT, "the store at ", store.describe(), " does not answer");
     const auto missing = missing_ranks();
     // All came, but not all went on.
-    if (missing.empty()) fail(DDP_ERROR_TIMEOUT, "not every rank was ready within ", config.timeout_ms, " ms");
-    const ErrorInfo absent{DDP_ERROR_TIMEOUT,
-                           str("group '", config.name, "' at ", store.describe(), ": of ", place.world,
-                               " ranks these did not come within ", config.timeout_ms, " ms: ", ranks_text(missing)),
-                           missing.front()};
-    // Some of them may be waiting for others in the link before, where all have a monitor that answers.
+    if (missing.empty())
+        fail(DDP_ERROR_TIMEOUT, "not every rank was ready within ", config.timeout_ms, " ms");
+    const ErrorInfo absent{
+        DDP_ERROR_TIMEOUT,
+        str("group '", config.name, "' at ", store.describe(), ": of ", place.world,
+            " ranks these did not come within ", config.timeout_ms, " ms: ", ranks_text(missing)),
+        missing.front()};
+    // Some of them may be waiting for others in the link before, where all have a monitor that
+    // answers.
     if (!earlier_->empty()) throw Error(earlier_->back()->monitor_->resolve(absent, text()));
     throw Error(link_.monitor_->report(absent));
 }
@@ -197,8 +214,9 @@ void LinkJoining::say_who_is_missing() const {
         if (link_.monitor_->has_come(r)) return;
     const auto missing = missing_ranks();
     if (missing.empty()) return;
-    log(LogLevel::kWarn, "group '", link_.name(), "' at ", place.store->describe(), ": rank ", place.rank, " of ",
-        place.world, " still waits for ", ranks_text(missing), "; the timeout is ", link_.timeout_ms(), " ms");
+    log(LogLevel::kWarn, "group '", link_.name(), "' at ", place.store->describe(), ": rank ",
+        place.rank, " of ", place.world, " still waits for ", ranks_text(missing),
+        "; the timeout is ", link_.timeout_ms(), " ms");
 }
 
 void LinkJoining::connect(const ddp_backend* backend) {
@@ -208,33 +226,36 @@ void LinkJoining::connect(const ddp_backend* backend) {
         const auto joined_with = earlier.lock();
         return broken_so_far(link, joined_with ? *joined_with : Link::Links{});
     };
-    Transport::Setup setup{place.store, place.prefix + "net/", config.name,       config.backend_options,
-                           place.rank,  place.world,           config.timeout_ms, config.flags,
-                           why_not};
+    Transport::Setup setup{
+        place.store, place.prefix + "net/", config.name,       config.backend_options,
+        place.rank,  place.world,           config.timeout_ms, config.flags,
+        why_not};
     Transport::Setup host_setup = setup;
     const record::Connecting connecting(link_.recorder_);
     auto transport = std::make_shared<Transport>(backend, std::move(setup));
     std::shared_ptr<Transport> on_device = transport->has(DDP_BACKEND_CUDA) ? transport : nullptr;
     if (transport->has(DDP_BACKEND_DEVICE_ONLY)) {
         if (!on_device || transport->has(DDP_BACKEND_ONE_THREAD | DDP_BACKEND_CALLER_THREAD))
-            fail(
-                DDP_ERROR_INVALID_ARGUMENT, "backend '", transport->name(),
-                "': capability DDP_BACKEND_DEVICE_ONLY needs DDP_BACKEND_CUDA, and excludes DDP_BACKEND_ONE_THREAD and "
-                "DDP_BACKEND_CALLER_THREAD");
+            fail(DDP_ERROR_INVALID_ARGUMENT, "backend '", transport->name(),
+                 "': capability DDP_BACKEND_DEVICE_ONLY needs DDP_BACKEND_CUDA, and excludes "
+                 "DDP_BACKEND_ONE_THREAD and "
+                 "DDP_BACKEND_CALLER_THREAD");
         host_setup.prefix = place.prefix + "net/host/";
         host_setup.options = "";
         transport = std::make_shared<Transport>(nullptr, std::move(host_setup));
     }
-    const bool answers =
-        transport->has(DDP_BACKEND_INTERRUPTIBLE) && (!on_device || on_device->has(DDP_BACKEND_INTERRUPTIBLE));
-    auto executor =
-        Executor::start(runner_for(*transport), answers, [weak = link_.weak_from_this()](const WaitTarget& waited_for) {
+    const bool answers = transport->has(DDP_BACKEND_INTERRUPTIBLE) &&
+                         (!on_device || on_device->has(DDP_BACKEND_INTERRUPTIBLE));
+    auto executor = Executor::start(
+        runner_for(*transport), answers,
+        [weak = link_.weak_from_this()](const WaitTarget& waited_for) {
             const auto link = weak.lock();
             return link ? link->break_everywhere(interruption(link->rank(), waited_for))
                         : ErrorInfo{DDP_ERROR_ABORTED, "the group was freed"};
         });
     auto devices = std::make_unique<LinkDevices>(
-        link_, transport, on_device, [&link = link_](const ErrorInfo& error, const std::string& what) {
+        link_, transport, on_device,
+        [&link = link_](const ErrorInfo& error, const std::string& what) {
             if (link.broken()) return;
             Monitor* const monitor = link.monitor_.get();
             link.break_everywhere(monitor ? monitor->resolve(error, what) : error);
@@ -252,14 +273,16 @@ ErrorInfo LinkJoining::failed(ErrorInfo error) {
     const MeetingPlace& place = link_.place_;
     if (error.code == DDP_ERROR_ALREADY_EXISTS) return error;
     if (is_interruption(error))
-        return monitor.report_briefly(interruption(link_.rank(), str("the other ranks of group '", link_.name(), "'")));
+        return monitor.report_briefly(
+            interruption(link_.rank(), str("the other ranks of group '", link_.name(), "'")));
     for (const auto& link : *earlier_)
         if (auto broken = link->verdict(); !broken.ok()) return link_.adopt(broken, *link);
     const bool here = error.rank < 0 && !may_be_an_echo(error.code);
     if (here) error = could_not_join(place.rank, link_.name(), std::move(error));
     const ErrorInfo agreed = monitor.resolve(error, text());
     // Without the store, who comes late would not learn why nobody is there.
-    if (place.store_may_end && (here || agreed.code == DDP_ERROR_MISMATCH || agreed.code == DDP_ERROR_LIMIT))
+    if (place.store_may_end &&
+        (here || agreed.code == DDP_ERROR_MISMATCH || agreed.code == DDP_ERROR_LIMIT))
         monitor.leave_last(std::clamp<std::int64_t>(deadline_.remaining_ms(), 1, kLatecomerMs));
     return agreed;
 }

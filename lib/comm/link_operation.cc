@@ -13,9 +13,10 @@
 namespace libddp {
 namespace {
 
-// How long the thread that computes looks for the other ranks. Ranks that compute the same come within this, and then stay
-// in step: each reduces a part of every bucket. One that gave up early would run ahead and leave all reducing to the other.
-// A rank that is early has to wait at the end of the step anyway.
+// How long the thread that computes looks for the other ranks. Ranks that compute the same come
+// within this, and then stay in step: each reduces a part of every bucket. One that gave up early
+// would run ahead and leave all reducing to the other. A rank that is early has to wait at the end
+// of the step anyway.
 constexpr std::int64_t kPatienceNs = 1'000'000;
 
 bool reduces(ddp_collective_kind kind) {
@@ -24,33 +25,39 @@ bool reduces(ddp_collective_kind kind) {
 
 // Adds what this rank contributes.
 void count_sent(const Collective& c, const OpTag& tag) {
-    if (tag.traffic) tag.traffic->sent.fetch_add(c.count * dtype_size(c.dtype), std::memory_order_relaxed);
+    if (tag.traffic)
+        tag.traffic->sent.fetch_add(c.count * dtype_size(c.dtype), std::memory_order_relaxed);
 }
 
 void validate(const Collective& c, const OpTag& tag, std::int32_t world) {
-    if (dtype_size(c.dtype) == 0) fail(DDP_ERROR_INVALID_ARGUMENT, "dtype ", c.dtype, " is unknown");
+    if (dtype_size(c.dtype) == 0)
+        fail(DDP_ERROR_INVALID_ARGUMENT, "dtype ", c.dtype, " is unknown");
     if (!c.recv && c.count > 0)
         fail(DDP_ERROR_INVALID_ARGUMENT, c.kind == DDP_COLLECTIVE_BROADCAST ? "buffer" : "recv",
              " is NULL, but count is ", c.count);
     if (c.root < 0 || c.root >= world)
-        fail(DDP_ERROR_INVALID_ARGUMENT, "root is ", c.root, ", but the ranks are 0 to ", world - 1);
+        fail(DDP_ERROR_INVALID_ARGUMENT, "root is ", c.root, ", but the ranks are 0 to ",
+             world - 1);
     if (c.count > SIZE_MAX / 16 / static_cast<std::size_t>(world))
         fail(DDP_ERROR_INVALID_ARGUMENT, "count ", c.count, " is too large");
     if (c.kind == DDP_COLLECTIVE_REDUCE_SCATTER && !c.send && c.count > 0)
         fail(DDP_ERROR_INVALID_ARGUMENT, "send is NULL: reduce_scatter does not work in place");
     if (!is_cpu(c.device)) {
         if (!tag.order.stream || !same_device(tag.order.stream->device(), c.device))
-            fail(DDP_ERROR_INTERNAL, "a collective on ", device_name(c.device), " without a stream of that device");
+            fail(DDP_ERROR_INTERNAL, "a collective on ", device_name(c.device),
+                 " without a stream of that device");
     }
     if (!reduces(c.kind)) return;
-    if (c.op < DDP_SUM || c.op > DDP_MAX) fail(DDP_ERROR_INVALID_ARGUMENT, "op ", c.op, " is unknown");
+    if (c.op < DDP_SUM || c.op > DDP_MAX)
+        fail(DDP_ERROR_INVALID_ARGUMENT, "op ", c.op, " is unknown");
     if (!cpu::can_reduce(c.dtype, c.op == DDP_AVG ? DDP_SUM : c.op))
         fail(DDP_ERROR_UNSUPPORTED, "this op cannot be applied to ", dtype_name(c.dtype));
 }
 
 }  // namespace
 
-// One collective on its way: numbered, compared, scaled, run. Every function runs with the turn of the link's executor.
+// One collective on its way: numbered, compared, scaled, run. Every function runs with the turn of
+// the link's executor.
 class LinkOperation final : public Operation {
 public:
     LinkOperation(Link& link, const Collective& collective, OpTag tag)
@@ -98,7 +105,8 @@ WorkPtr Link::submit(const Collective& collective, OpTag tag) {
     // The operation runs while the executor lives, which the group's destructor ends first.
     const WaitTarget target{tag.facts.step, tag.facts.bucket, collective.kind};
     const StreamPtr stream = tag.order.stream;
-    auto work = executor_->submit(std::make_unique<LinkOperation>(*this, collective, std::move(tag)), target);
+    auto work = executor_->submit(
+        std::make_unique<LinkOperation>(*this, collective, std::move(tag)), target);
     if (!is_cpu(collective.device)) work->enqueued_on(stream, config_.timeout_ms);
     return work;
 }
@@ -121,10 +129,11 @@ void LinkOperation::begin() {
     if (begun_) return;
     begun_ = true;
     const Collective& c = collective_;
-    mine_ = {tag_.facts, c.kind, c.dtype, c.op, c.root, c.device.kind, link_.next_sequence_++, c.count};
+    mine_ = {tag_.facts, c.kind, c.dtype, c.op, c.root, c.device.kind, link_.next_sequence_++,
+             c.count};
     if (link_.monitor_) link_.monitor_->progress().begins(mine_);
-    const bool unchecked =
-        (link_.config_.flags & DDP_GROUP_NO_MATCH_CHECK) && !link_.transport_->has(DDP_BACKEND_NEEDS_MATCH);
+    const bool unchecked = (link_.config_.flags & DDP_GROUP_NO_MATCH_CHECK) &&
+                           !link_.transport_->has(DDP_BACKEND_NEEDS_MATCH);
     checked_ = link_.world() > 1 && !unchecked;
 
     if (link_.recorder_) {
@@ -158,13 +167,16 @@ void LinkOperation::begin() {
     }
 }
 
-// The only place that decides where a mean is divided. DDP_AVG is a sum with a scale. A backend that cannot apply it gets values
-// that are divided before, which keeps sums of low precision finite. Division after the sum is for integers, which division before
-// would ruin, and for reduce_scatter, whose input belongs to the program.
+// The only place that decides where a mean is divided. DDP_AVG is a sum with a scale. A backend
+// that cannot apply it gets values that are divided before, which keeps sums of low precision
+// finite. Division after the sum is for integers, which division before would ruin, and for
+// reduce_scatter, whose input belongs to the program.
 void LinkOperation::place_division() {
-    const Transport& transport = on_device_transport() ? *link_.devices_->transport() : *link_.transport_;
+    const Transport& transport =
+        on_device_transport() ? *link_.devices_->transport() : *link_.transport_;
     const bool fuses = transport.has(DDP_BACKEND_FUSES_SCALE);
-    const bool before = collective_.kind == DDP_COLLECTIVE_ALLREDUCE && is_floating(collective_.dtype);
+    const bool before =
+        collective_.kind == DDP_COLLECTIVE_ALLREDUCE && is_floating(collective_.dtype);
     op_.op = DDP_SUM;
     (fuses ? op_.scale : before ? division_.before : division_.after) = 1.0 / link_.world();
 }
@@ -193,7 +205,8 @@ record::Entry LinkOperation::entry(record::EventKind kind) const {
             .bucket = tag_.facts.bucket,
             .bytes = collective_.count * dtype_size(collective_.dtype),
             .sequence = mine_.sequence,
-            .detail = record::operation_detail(collective_.kind, static_cast<std::int32_t>(tag_.facts.purpose)),
+            .detail = record::operation_detail(collective_.kind,
+                                               static_cast<std::int32_t>(tag_.facts.purpose)),
             .since_ns = begun_ns_};
 }
 
@@ -214,7 +227,8 @@ ErrorInfo LinkOperation::run() noexcept try {
                 op_.send = op_.recv;
             }
             link_.transport_->run(op_);
-            if (division_.after != 1) cpu::scale_copy(op_.recv, op_.recv, op_.count, op_.dtype, division_.after);
+            if (division_.after != 1)
+                cpu::scale_copy(op_.recv, op_.recv, op_.count, op_.dtype, division_.after);
         }
         if (tag_.traffic) tag_.traffic->copied.fetch_add(copied_, std::memory_order_relaxed);
     } catch (...) {
@@ -236,17 +250,19 @@ void LinkOperation::run_on_device() {
     const OpMemory& kept = tag_.memory;
     link_.devices_->path(collective_.device)
         .run(op_, division_,
-             {*tag_.order.stream, *submitted_, kept.enqueued ? kept.enqueued : kept.used, describe(mine_)});
+             {*tag_.order.stream, *submitted_, kept.enqueued ? kept.enqueued : kept.used,
+              describe(mine_)});
 }
 
 ErrorInfo LinkOperation::disagree(std::int32_t other) {
     keep_link();
-    return link_.break_everywhere({DDP_ERROR_MISMATCH,
-                                   describe_mismatch(mine_, link_.rank(), theirs_, other, tag_.label ? *tag_.label : "",
-                                                     [this](std::int32_t context, std::int32_t param) {
-                                                         return link_.contexts_.param_name(context, param);
-                                                     }),
-                                   other, -1, tag_.facts.bucket, tag_.facts.step});
+    return link_.break_everywhere(
+        {DDP_ERROR_MISMATCH,
+         describe_mismatch(mine_, link_.rank(), theirs_, other, tag_.label ? *tag_.label : "",
+                           [this](std::int32_t context, std::int32_t param) {
+                               return link_.contexts_.param_name(context, param);
+                           }),
+         other, -1, tag_.facts.bucket, tag_.facts.step});
 }
 
 ErrorInfo LinkOperation::resolve(ErrorInfo error) {
@@ -255,13 +271,14 @@ ErrorInfo LinkOperation::resolve(ErrorInfo error) {
     const bool compared = op_.signature && std::memcmp(&mine_, &theirs_, sizeof mine_) != 0;
     if (error.code == DDP_ERROR_MISMATCH && compared) return disagree(error.rank);
     if (is_interruption(error))
-        return link_.break_everywhere(
-            interruption(link_.rank(), WaitTarget{tag_.facts.step, tag_.facts.bucket, collective_.kind}));
+        return link_.break_everywhere(interruption(
+            link_.rank(), WaitTarget{tag_.facts.step, tag_.facts.bucket, collective_.kind}));
     error.bucket = tag_.facts.bucket;
     error.step = tag_.facts.step;
     if (!may_be_an_echo(error.code)) error = on_rank(link_.rank(), std::move(error));
-    return link_.break_everywhere(link_.monitor_ ? link_.monitor_->resolve(error, describe(mine_), advice_for(mine_))
-                                                 : error);
+    return link_.break_everywhere(
+        link_.monitor_ ? link_.monitor_->resolve(error, describe(mine_), advice_for(mine_))
+                       : error);
 }
 
 }  // namespace libddp

@@ -12,19 +12,24 @@
 namespace libddp {
 namespace {
 
-// How long a failed transport waits for the verdict before it looks for the cause itself. Verdicts take milliseconds.
+// How long a failed transport waits for the verdict before it looks for the cause itself. Verdicts
+// take milliseconds.
 constexpr std::int64_t kVerdictMs = 1'000;
 // How long a rank whose program wants to end a wait takes to tell the others.
 constexpr std::int64_t kBrieflyMs = 150;
 // How long the store has to answer a failing rank. It may live in the very rank that is stopped.
 constexpr std::int64_t kStoreMs = 1'000;
-// How long after a death the store stays for the rank that is said to have died: it may only have been cut off from the store.
+// How long after a death the store stays for the rank that is said to have died: it may only have
+// been cut off from the store.
 constexpr std::int64_t kCutOffMs = 1'000;
 
 }  // namespace
 
 Monitor::Monitor(Config config, std::function<void(const ErrorInfo&)> on_verdict)
-    : config_(std::move(config)), on_verdict_(std::move(on_verdict)), claim_(config_), thread_(config_.recorder) {}
+    : config_(std::move(config)),
+      on_verdict_(std::move(on_verdict)),
+      claim_(config_),
+      thread_(config_.recorder) {}
 
 void Monitor::start() {
     const interrupt::Off off;  // bounded, and a rank is taken whole or not at all
@@ -33,11 +38,12 @@ void Monitor::start() {
     watches_.push_back(store.watch(config_.key(group_keys::kVerdict), [this](std::string value) {
         thread_.post([this, value = std::move(value)] { accept(decode_verdict(value)); });
     }));
-    watches_.push_back(
-        store.watch(config_.key(group_keys::kAsk), [this](std::string) { thread_.post([this] { answer(); }); }));
+    watches_.push_back(store.watch(config_.key(group_keys::kAsk),
+                                   [this](std::string) { thread_.post([this] { answer(); }); }));
     watches_.push_back(store.watch_connection([this](std::string reason, bool graceful) {
         raise(Event::kConnectionEnded);
-        thread_.post([this, reason = std::move(reason), graceful] { connection_ended(reason, graceful); });
+        thread_.post(
+            [this, reason = std::move(reason), graceful] { connection_ended(reason, graceful); });
     }));
     watches_.push_back(store.watch(config_.key(group_keys::kEnded), [this](std::string value) {
         const std::lock_guard lock(mutex_);
@@ -99,10 +105,12 @@ ErrorInfo Monitor::report(const ErrorInfo& error) {
 
 ErrorInfo Monitor::report_briefly(const ErrorInfo& error) {
     if (raise(Event::kReport) == Action::kTakeVerdict) return verdict();
-    thread_.post([this, error] { accept(raise(Event::kTell) == Action::kWrite ? agree_on(error) : error); });
+    thread_.post(
+        [this, error] { accept(raise(Event::kTell) == Action::kWrite ? agree_on(error) : error); });
     {
         std::unique_lock lock(mutex_);
-        changed_.wait_for(lock, std::chrono::milliseconds(kBrieflyMs), [this] { return !may_hear(state_); });
+        changed_.wait_for(lock, std::chrono::milliseconds(kBrieflyMs),
+                          [this] { return !may_hear(state_); });
     }
     accept(error);
     return verdict();
@@ -119,8 +127,9 @@ ErrorInfo Monitor::adopt(const ErrorInfo& error, bool store_silent) {
     return verdict();
 }
 
-// Writes the verdict into the store unless there is one; returns the one that stands. At most kStoreMs where the store is silent: it
-// may still read it later, before it sees that this rank has gone.
+// Writes the verdict into the store unless there is one; returns the one that stands. At most
+// kStoreMs where the store is silent: it may still read it later, before it sees that this rank has
+// gone.
 ErrorInfo Monitor::agree_on(const ErrorInfo& error) {
     const interrupt::Off off;
     const std::string key = config_.key(group_keys::kVerdict);
@@ -137,12 +146,14 @@ ErrorInfo Monitor::agree_on(const ErrorInfo& error) {
         // The store may have ended with a rank that has agreed already. Its last message counts.
         if (!on_own_thread()) wait_for_verdict(kVerdictMs);
         if (auto known = verdict(); !known.ok()) return known;
-        log(LogLevel::kInfo, "could not tell the other ranks (", failure.what(), "): ", error.message);
+        log(LogLevel::kInfo, "could not tell the other ranks (", failure.what(),
+            "): ", error.message);
         return error;
     }
 }
 
-ErrorInfo Monitor::resolve(const ErrorInfo& local, const std::string& operation, const std::string& advice) {
+ErrorInfo Monitor::resolve(const ErrorInfo& local, const std::string& operation,
+                           const std::string& advice) {
     // Another rank's mismatch or own words need no search; a lost connection is often only an echo.
     if (!may_be_an_echo(local.code)) return report(local);
     const interrupt::Off off;  // bounded, and what it finds out is worth more
@@ -150,7 +161,8 @@ ErrorInfo Monitor::resolve(const ErrorInfo& local, const std::string& operation,
     const auto blame = [&] {
         const std::lock_guard lock(mutex_);
         const bool store_gone = state_ == MonitorState::kGone;
-        return Blame{config_, local, operation, advice, progress_.begun(), store_gone, other_broke_};
+        return Blame{config_,           local,      operation,   advice,
+                     progress_.begun(), store_gone, other_broke_};
     };
     Action action = raise(timeout ? Event::kTimedOut : Event::kTransportFailed);
     while (action == Action::kWait || action == Action::kLookAtStore) {
@@ -158,18 +170,21 @@ ErrorInfo Monitor::resolve(const ErrorInfo& local, const std::string& operation,
         action = raise(action == Action::kWait ? Event::kWaited : look_at_store());
     }
     if (action == Action::kExplainLoss) explain_loss(local.message);
-    // The first rank to see the timeout closed its connections, which may be all that this one noticed.
+    // The first rank to see the timeout closed its connections, which may be all that this one
+    // noticed.
     else if (action == Action::kBlameStore)
         report(blame().silent_store());
     else if (action == Action::kBlameRanks)
-        report(timeout ? blame().for_timeout() : blame().for_loss([this](std::int64_t ms) { wait_for_verdict(ms); }));
+        report(timeout ? blame().for_timeout()
+                       : blame().for_loss([this](std::int64_t ms) { wait_for_verdict(ms); }));
     return verdict();
 }
 
 void Monitor::wait_for_verdict(std::int64_t ms) {
     std::unique_lock lock(mutex_);
     const auto decided = [this] { return !may_hear(state_); };
-    if (!changed_.wait_for(lock, std::chrono::milliseconds(ms), decided) && state_ == MonitorState::kLosing)
+    if (!changed_.wait_for(lock, std::chrono::milliseconds(ms), decided) &&
+        state_ == MonitorState::kLosing)
         changed_.wait_for(lock, std::chrono::milliseconds(kStoreMs + kVerdictMs), decided);
 }
 
@@ -197,9 +212,11 @@ void Monitor::answer() {
                        str(progress_.begun(), " ", others_ ? others_->under_way_elsewhere() : ""));
 }
 
-// A server that ends on purpose belongs to a rank that is done; whether anybody still needs that rank shows soon enough.
+// A server that ends on purpose belongs to a rank that is done; whether anybody still needs that
+// rank shows soon enough.
 void Monitor::connection_ended(const std::string& reason, bool graceful) {
-    if (!graceful && !claim_.leaving() && raise(Event::kConnectionLost) == Action::kExplainLoss) explain_loss(reason);
+    if (!graceful && !claim_.leaving() && raise(Event::kConnectionLost) == Action::kExplainLoss)
+        explain_loss(reason);
     // Last, because a rank that waits for a verdict gives up when the store is gone.
     raise(Event::kStoreGone);
 }
@@ -222,15 +239,18 @@ void Monitor::explain_loss(const std::string& reason) {
     if (!ended.ok())
         accept(ended);
     else if (config_.store_rank >= 0)
-        accept({DDP_ERROR_RANK_FAILED, str("rank ", config_.store_rank, ", which runs the store, died: ", reason),
+        accept({DDP_ERROR_RANK_FAILED,
+                str("rank ", config_.store_rank, ", which runs the store, died: ", reason),
                 config_.store_rank});
     else
-        accept({DDP_ERROR_UNAVAILABLE, str("the job's store is gone (did the launcher end?): ", reason)});
+        accept({DDP_ERROR_UNAVAILABLE,
+                str("the job's store is gone (did the launcher end?): ", reason)});
 }
 
 void Monitor::leave() {
     const interrupt::Off off;
-    if (!claim_.begin_to_leave() || !claim_.taken() || raise(Event::kLeave) != Action::kSayGoodbye) return;
+    if (!claim_.begin_to_leave() || !claim_.taken() || raise(Event::kLeave) != Action::kSayGoodbye)
+        return;
     at_exit_.reset();  // it may be about to replace the will that is taken back below
     const Event store = look_at_store();
     raise(store);
@@ -250,7 +270,8 @@ void Monitor::leave_last(std::int64_t timeout_ms) {
     const interrupt::Off off;
     leave();
     Store::Keys all;
-    for (std::int32_t r = 0; r < config_.world; ++r) all.push_back(config_.key(group_keys::left(r)));
+    for (std::int32_t r = 0; r < config_.world; ++r)
+        all.push_back(config_.key(group_keys::left(r)));
     try {
         config_.store->wait(all, timeout_ms);
     } catch (const Error& error) {

@@ -15,13 +15,15 @@ constexpr unsigned in(auto... members) {
     return ((1U << static_cast<unsigned>(members)) | ...);
 }
 
-constexpr unsigned kBefore = in(kOutside, kWatching, kLosing);  // no verdict, and the store may be there
+// no verdict, and the store may be there
+constexpr unsigned kBefore = in(kOutside, kWatching, kLosing);
 constexpr unsigned kThere = kBefore | in(kBroken);
 constexpr unsigned kVerdictStands = in(kBroken, kBrokenSilent, kBrokenGone);
 constexpr unsigned kAny = kThere | in(kSilent, kGone) | kVerdictStands;
 
 // Events while a rank looks for the cause of a failure.
-constexpr unsigned kSearch = in(kTransportFailed, kTimedOut, kWaited, kStoreAnswers, kStoreSilent, kStoreLost);
+constexpr unsigned kSearch =
+    in(kTransportFailed, kTimedOut, kWaited, kStoreAnswers, kStoreSilent, kStoreLost);
 
 struct Rule {
     unsigned events;

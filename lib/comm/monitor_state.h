@@ -1,5 +1,5 @@
-// The states of a monitor, what can happen in them, and what the monitor then does. A pure table: threads, calls of the store and timers
-// are in comm/monitor.cc.
+// The states of a monitor, what can happen in them, and what the monitor then does. A pure table:
+// threads, calls of the store and timers are in comm/monitor.cc.
 #pragma once
 
 #include <cstdint>
@@ -7,10 +7,11 @@
 namespace libddp {
 
 enum class MonitorState : std::uint8_t {
-    kOutside,       // nobody listens for a verdict: the rank is not taken yet, or could not be
-    kWatching,      // there is no verdict
-    kLosing,        // the connection to the store has ended, and the monitor finds out why
-    kSilent,        // the store does not answer, though its connection stands: its process is stopped or cut off
+    kOutside,   // nobody listens for a verdict: the rank is not taken yet, or could not be
+    kWatching,  // there is no verdict
+    kLosing,    // the connection to the store has ended, and the monitor finds out why
+    // the store does not answer, though its connection stands: its process is stopped or cut off
+    kSilent,
     kGone,          // the store has gone
     kBroken,        // the verdict stands
     kBrokenSilent,  // the verdict stands, and the store does not answer
@@ -19,8 +20,9 @@ enum class MonitorState : std::uint8_t {
 };
 
 enum class MonitorEvent : std::uint8_t {
-    kStarted,          // this rank is taken, and the monitor's thread runs
-    kVerdict,          // there is a verdict: another rank's, or this rank's where nobody else can be told
+    kStarted,  // this rank is taken, and the monitor's thread runs
+    // there is a verdict: another rank's, or this rank's where nobody else can be told
+    kVerdict,
     kReport,           // this rank has an error that is to be the verdict
     kTell,             // the others are to hear of an error that may stand here already
     kAsked,            // another rank asks how far this one is
@@ -40,7 +42,8 @@ enum class MonitorEvent : std::uint8_t {
 
 enum class MonitorAction : std::uint8_t {
     kNone,
-    kAnnounce,      // keep the verdict, and let the link and the other groups of this process hear of it
+    // keep the verdict, and let the link and the other groups of this process hear of it
+    kAnnounce,
     kWrite,         // write the error into the store, unless a verdict stands there
     kStandHere,     // the error stands here alone
     kTakeVerdict,   // the verdict that stands is the answer

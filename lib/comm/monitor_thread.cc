@@ -46,7 +46,8 @@ void MonitorThread::loop() {
         try {
             task();
         } catch (...) {
-            log(LogLevel::kDebug, "monitor: ", caught().message);  // the store is gone; watch_connection tells
+            // the store is gone; watch_connection tells
+            log(LogLevel::kDebug, "monitor: ", caught().message);
         }
         recorder_.beat(true);  // the task may have waited for the store: that is no standstill
         lock.lock();

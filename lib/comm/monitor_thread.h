@@ -1,4 +1,5 @@
-// The thread of a monitor: it does one thing after another, and says between them that this process runs.
+// The thread of a monitor: it does one thing after another, and says between them that this process
+// runs.
 #pragma once
 
 #include <condition_variable>

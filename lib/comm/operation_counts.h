@@ -1,4 +1,5 @@
-// How many operations a group, and those that were split from it, were given, and how many of these have ended.
+// How many operations a group, and those that were split from it, were given, and how many of these
+// have ended.
 #pragma once
 
 #include <atomic>
@@ -24,7 +25,9 @@ public:
     std::int64_t successes() const {
         return ended_.load(std::memory_order_acquire) - failed_.load(std::memory_order_acquire);
     }
-    std::int64_t successes_expected() const { return given() - failed_.load(std::memory_order_acquire); }
+    std::int64_t successes_expected() const {
+        return given() - failed_.load(std::memory_order_acquire);
+    }
 
 private:
     std::atomic<std::int64_t> given_{0}, ended_{0}, failed_{0};

@@ -58,7 +58,8 @@ void AmongGroups::tell_others(const ErrorInfo& verdict) const {
     if (several_ranks(g, group_)) return;
     for (OneOfGroups* other : g.all)
         if (other->group_name() != group_.group_name())
-            other->other_broke(str(verdict.message, "; that broke group '", group_.group_name(), "'"));
+            other->other_broke(
+                str(verdict.message, "; that broke group '", group_.group_name(), "'"));
 }
 
 }  // namespace libddp

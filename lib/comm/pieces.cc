@@ -24,7 +24,8 @@ void gather_pieces(std::byte* target, const std::vector<Piece>& pieces, const St
     if (stream) on_device::transfer(*stream, segments, DDP_U8, DDP_U8, 1);
 }
 
-void scatter_pieces(const std::byte* source, const std::vector<Piece>& pieces, const StreamPtr& stream) {
+void scatter_pieces(const std::byte* source, const std::vector<Piece>& pieces,
+                    const StreamPtr& stream) {
     std::vector<ddp_segment> segments;
     for (const Piece& piece : pieces) {
         if (stream)

@@ -18,7 +18,8 @@ std::size_t total_bytes(const std::vector<Piece>& pieces);
 
 // stream: null for memory of the CPU; otherwise in its order.
 void gather_pieces(std::byte* target, const std::vector<Piece>& pieces, const StreamPtr& stream);
-void scatter_pieces(const std::byte* source, const std::vector<Piece>& pieces, const StreamPtr& stream);
+void scatter_pieces(const std::byte* source, const std::vector<Piece>& pieces,
+                    const StreamPtr& stream);
 
 // Where the memory is that is used in the order of this stream; null: on the CPU.
 ddp_device device_of_stream(const StreamPtr& stream);

@@ -1,5 +1,5 @@
-// How far a rank is in the operations of a group, and what it tells of that in the store: the count of operations that it has begun, and
-// after a space a text.
+// How far a rank is in the operations of a group, and what it tells of that in the store: the count
+// of operations that it has begun, and after a space a text.
 #pragma once
 
 #include <atomic>

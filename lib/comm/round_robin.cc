@@ -30,8 +30,8 @@ Links links_of(const Groups& groups) {
         const auto same = std::find(links.begin(), links.end(), link);
         if (same != links.end()) refuse("is the same group as groups[", same - links.begin(), "]");
         if (link->world() != groups[0]->world() || link->rank() != groups[0]->rank())
-            refuse("is rank ", link->rank(), " of ", link->world(), " and groups[0] is rank ", groups[0]->rank(),
-                   " of ", groups[0]->world(), "; all must have the same ranks");
+            refuse("is rank ", link->rank(), " of ", link->world(), " and groups[0] is rank ",
+                   groups[0]->rank(), " of ", groups[0]->world(), "; all must have the same ranks");
         if (link->has_arbiter()) refuse("is part of another round robin group");
         links.push_back(link);
     }
@@ -50,20 +50,23 @@ ErrorInfo find_difference(const std::vector<Claim>& claims) {
         const auto rank = static_cast<std::int32_t>(r);
         if (claims[r].count != claims[0].count)
             return {DDP_ERROR_MISMATCH,
-                    str("ddp_group_round_robin: rank 0 gives ", claims[0].count, " groups and rank ", r, " gives ",
-                        claims[r].count, "; every rank must give the same groups in the same order"),
+                    str("ddp_group_round_robin: rank 0 gives ", claims[0].count,
+                        " groups and rank ", r, " gives ", claims[r].count,
+                        "; every rank must give the same groups in the same order"),
                     rank};
         if (claims[r].groups != claims[0].groups)
             return {DDP_ERROR_MISMATCH,
                     str("ddp_group_round_robin: rank 0 and rank ", r,
-                        " give different groups, or the same in another order; every rank must give the same groups in "
+                        " give different groups, or the same in another order; every rank must "
+                        "give the same groups in "
                         "the same order"),
                     rank};
     }
     return {};
 }
 
-// On all links at once: where ranks give them in another order, each would wait for the other otherwise.
+// On all links at once: where ranks give them in another order, each would wait for the other
+// otherwise.
 void compare(const Links& links, const OpTag& tag) {
     const auto world = static_cast<std::size_t>(links[0]->world());
     const Claim mine = claim_of(links);
@@ -72,8 +75,9 @@ void compare(const Links& links, const OpTag& tag) {
     for (const auto& link : links) {
         auto all = std::make_shared<std::vector<Claim>>(world);
         (*all)[static_cast<std::size_t>(link->rank())] = mine;
-        works.push_back(link->submit({DDP_COLLECTIVE_ALLGATHER, nullptr, all->data(), sizeof(Claim), DDP_U8},
-                                     tag.with(Purpose::kRoundRobin).keeping(all)));
+        works.push_back(
+            link->submit({DDP_COLLECTIVE_ALLGATHER, nullptr, all->data(), sizeof(Claim), DDP_U8},
+                         tag.with(Purpose::kRoundRobin).keeping(all)));
         claims.push_back(std::move(all));
     }
     for (std::size_t i = 0; i < links.size(); ++i) {
@@ -102,8 +106,8 @@ SiblingExecutors::Members executors_of(const Links& links) {
 
 }  // namespace
 
-// The links' view of the group. It outlives the group, and lets nobody in any more when the group goes: a link's own
-// thread may not be the one that ends a group, as it would wait for itself.
+// The links' view of the group. It outlives the group, and lets nobody in any more when the group
+// goes: a link's own thread may not be the one that ends a group, as it would wait for itself.
 class RoundRobin::Bond final : public Arbiter {
 public:
     explicit Bond(RoundRobin& group) : group_(&group) {}
@@ -157,15 +161,19 @@ RoundRobin::RoundRobin(Links links)
 std::shared_ptr<RoundRobin> RoundRobin::of(Links links) {
     for (const auto& link : links)
         if (link->executor()->runner() == Executor::Runner::kWaitingThread)
-            fail(DDP_ERROR_UNSUPPORTED, "group '", link->name(), "': the backend ", link->backend_name(),
-                 " may work only on threads of the program here, one group at a time, so its groups cannot take turns");
+            fail(DDP_ERROR_UNSUPPORTED, "group '", link->name(), "': the backend ",
+                 link->backend_name(),
+                 " may work only on threads of the program here, one group at a time, so its "
+                 "groups cannot take turns");
     std::shared_ptr<RoundRobin> group(new RoundRobin(std::move(links)));
     for (const auto& link : group->links_)
         if (!link->set_arbiter(group->bond_))
-            fail(DDP_ERROR_INVALID_ARGUMENT, "group '", link->name(), "' is part of a round robin group already");
+            fail(DDP_ERROR_INVALID_ARGUMENT, "group '", link->name(),
+                 "' is part of a round robin group already");
     // Decides about errors that happened before there was a verdict.
     for (const auto& link : group->links_)
-        if (auto verdict = link->verdict(); !verdict.ok()) throw Error(group->decide(*link, verdict));
+        if (auto verdict = link->verdict(); !verdict.ok())
+            throw Error(group->decide(*link, verdict));
     for (const auto& link : group->links_) link->executor()->join(group->executors_);
     return group;
 }
@@ -216,8 +224,10 @@ WorkPtr RoundRobin::barrier(const OpTag& tag) {
 ErrorInfo RoundRobin::decide(const Link& broken, const ErrorInfo& verdict) {
     Link& first = *links_.front();
     if (&broken != &first)
-        // All ranks take what the first link agrees on, so an interruption looks there too whether something was faster.
-        return verdict.code == DDP_ERROR_INTERRUPTED ? first.break_everywhere(verdict) : first.adopt(verdict, broken);
+        // All ranks take what the first link agrees on, so an interruption looks there too whether
+        // something was faster.
+        return verdict.code == DDP_ERROR_INTERRUPTED ? first.break_everywhere(verdict)
+                                                     : first.adopt(verdict, broken);
     {
         std::lock_guard lock(verdict_mutex_);
         if (!verdict_.ok()) return verdict_;
@@ -252,11 +262,12 @@ std::shared_ptr<Group> compose_round_robin(const Groups& groups, const OpTag& ta
 
 std::shared_ptr<Group> create_group(const GroupConfig& config) {
     if (config.round_robin > RoundRobin::kMostLinks)
-        fail(DDP_ERROR_INVALID_ARGUMENT, "round_robin is ", config.round_robin, "; at most ", RoundRobin::kMostLinks,
-             " groups take turns");
+        fail(DDP_ERROR_INVALID_ARGUMENT, "round_robin is ", config.round_robin, "; at most ",
+             RoundRobin::kMostLinks, " groups take turns");
     if (config.round_robin <= 1) return Link::create(config);
     Links links;
-    for (std::uint32_t i = 0; i < config.round_robin; ++i) links.push_back(Link::create(config, links));
+    for (std::uint32_t i = 0; i < config.round_robin; ++i)
+        links.push_back(Link::create(config, links));
     return RoundRobin::of(std::move(links));
 }
 

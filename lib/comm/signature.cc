@@ -48,22 +48,25 @@ std::string context_text(std::int32_t context, const ParamName& name_of) {
     return str(", context ", context, name.empty() ? "" : str(" (first parameter '", name, "')"));
 }
 
-// The step that one rank syncs went by without communication on the other, as both have synced equally often.
+// The step that one rank syncs went by without communication on the other, as both have synced
+// equally often.
 std::string hint_for_steps(const Side& a, const Side& b) {
     const auto& [early, late] = a.at.step < b.at.step ? std::pair(a, b) : std::pair(b, a);
     if (a.at.synced_steps != b.at.synced_steps || a.at.synced_steps < 0)
         return "the ranks are at different steps: one of them ran ddp_finalize more often";
-    return str("rank ", early.rank, " syncs step ", early.at.step, ", and rank ", late.rank,
-               " did not sync it (no_sync); every rank must give ddp_set_sync the same value for a step");
+    return str(
+        "rank ", early.rank, " syncs step ", early.at.step, ", and rank ", late.rank,
+        " did not sync it (no_sync); every rank must give ddp_set_sync the same value for a step");
 }
 
 std::string hint_for_program(const Side& own, const Side& other) {
-    std::string text =
-        str("rank ", own.rank, " calls a collective of its own, which rank ", other.rank, " does not call here");
+    std::string text = str("rank ", own.rank, " calls a collective of its own, which rank ",
+                           other.rank, " does not call here");
     if (is_of_training(other.at))
-        text += str("; or rank ", own.rank,
-                    " has ended its loop before the others: with uneven inputs create the contexts with "
-                    "DDP_CONTEXT_JOIN and call ddp_join after the loop");
+        text += str(
+            "; or rank ", own.rank,
+            " has ended its loop before the others: with uneven inputs create the contexts with "
+            "DDP_CONTEXT_JOIN and call ddp_join after the loop");
     return text;
 }
 
@@ -76,33 +79,40 @@ std::string frozen_text(const Signature& s, const ParamName& name_of) {
 std::string hint_for_frozen(const Side& a, const Side& b, const ParamName& name_of) {
     constexpr const char* rule = "; every rank must give ddp_set_frozen the same parameters";
     if (a.at.frozen >= 0 && b.at.frozen >= 0)
-        return str("the first frozen parameter is ", frozen_text(a.at, name_of), " on rank ", a.rank, " and ",
-                   frozen_text(b.at, name_of), " on rank ", b.rank, rule);
+        return str("the first frozen parameter is ", frozen_text(a.at, name_of), " on rank ",
+                   a.rank, " and ", frozen_text(b.at, name_of), " on rank ", b.rank, rule);
     const auto& [freezes, other] = a.at.frozen >= 0 ? std::pair(a, b) : std::pair(b, a);
-    return str("parameter ", frozen_text(freezes.at, name_of), " is frozen on rank ", freezes.rank, " and not on rank ",
-               other.rank, rule);
+    return str("parameter ", frozen_text(freezes.at, name_of), " is frozen on rank ", freezes.rank,
+               " and not on rank ", other.rank, rule);
 }
 
 std::string hint(const Side& a, const Side& b, const ParamName& name_of) {
     if (is_programs_own(a.at) != is_programs_own(b.at))
         return is_programs_own(a.at) ? hint_for_program(a, b) : hint_for_program(b, a);
     if (a.at.context != b.at.context && a.at.context >= 0 && b.at.context >= 0)
-        return "the ranks use the contexts of the group in a different order; every rank must create, commit, step and "
+        return "the ranks use the contexts of the group in a different order; every rank must "
+               "create, commit, step and "
                "finalize them in the same order";
-    if (a.at.context == b.at.context && a.at.frozen != b.at.frozen) return hint_for_frozen(a, b, name_of);
+    if (a.at.context == b.at.context && a.at.frozen != b.at.frozen)
+        return hint_for_frozen(a, b, name_of);
     if (a.at.step != b.at.step && a.at.step >= 0 && b.at.step >= 0) return hint_for_steps(a, b);
-    if (a.at.purpose != b.at.purpose) return "the ranks call functions of libddp in a different order";
+    if (a.at.purpose != b.at.purpose)
+        return "the ranks call functions of libddp in a different order";
     if (a.at.plan != b.at.plan && a.at.purpose == Purpose::kAverage)
-        return "the ranks have different outer optimizers, or only some of them loaded its state; every rank must call "
+        return "the ranks have different outer optimizers, or only some of them loaded its state; "
+               "every rank must call "
                "ddp_averager_set_outer with the same options, and load the state";
     if (a.at.hook != b.at.hook)
         return "the ranks have different communication hooks, or give the hook different options";
     if (a.at.plan != b.at.plan)
-        return "the ranks freeze or skip different parameters; every rank must give ddp_set_frozen and "
+        return "the ranks freeze or skip different parameters; every rank must give ddp_set_frozen "
+               "and "
                "ddp_skip_params the same ones";
-    if (a.at.kind != b.at.kind || a.at.bucket != b.at.bucket) return "the ranks call collectives in a different order";
+    if (a.at.kind != b.at.kind || a.at.bucket != b.at.bucket)
+        return "the ranks call collectives in a different order";
     if (a.at.device != b.at.device)
-        return "the memory is that of the CPU on one of the ranks, and that of a device on the other";
+        return "the memory is that of the CPU on one of the ranks, and that of a device on the "
+               "other";
     return "the ranks give different sizes, types or operations";
 }
 
@@ -129,17 +139,20 @@ std::string describe(const WaitTarget& p) {
 }
 
 std::string describe_mismatch(const Signature& mine, std::int32_t my_rank, const Signature& theirs,
-                              std::int32_t their_rank, std::string_view label, const ParamName& param_name) {
+                              std::int32_t their_rank, std::string_view label,
+                              const ParamName& param_name) {
     // The lower rank first, so that both sides say the same.
     const bool me_first = my_rank < their_rank;
     const Side me{my_rank, mine}, other{their_rank, theirs};
     const Side &first = me_first ? me : other, &second = me_first ? other : me;
     const bool differ = mine.context != theirs.context && mine.context >= 0 && theirs.context >= 0;
     const auto side = [&](const Side& s) {
-        return str("rank ", s.rank, " is at ", describe(s.at), !differ ? "" : context_text(s.at.context, param_name),
+        return str("rank ", s.rank, " is at ", describe(s.at),
+                   !differ ? "" : context_text(s.at.context, param_name),
                    s.rank != my_rank || label.empty() ? "" : ", ", s.rank == my_rank ? label : "");
     };
-    return str("ranks disagree: ", side(first), "; ", side(second), "; ", hint(first, second, param_name));
+    return str("ranks disagree: ", side(first), "; ", side(second), "; ",
+               hint(first, second, param_name));
 }
 
 std::string advice_for(const Signature& signature) {

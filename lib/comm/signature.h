@@ -1,4 +1,5 @@
-// The facts that ranks compare before each collective, so that a disagreement is a sentence and not a hang.
+// The facts that ranks compare before each collective, so that a disagreement is a sentence and not
+// a hang.
 #pragma once
 
 #include <cstdint>
@@ -16,13 +17,15 @@ struct Signature : OpFacts {
     std::int32_t dtype;
     std::int32_t op;
     std::int32_t root;
-    std::int32_t device;  // the kind of memory: ranks whose memory differs would cut the data differently
+    // the kind of memory: ranks whose memory differs would cut the data differently
+    std::int32_t device;
     std::int64_t sequence;
     std::uint64_t count;
 };
 static_assert(sizeof(Signature) == 80, "it travels as bytes: no padding");
 
-// "allreduce of 1000 f32 (sum), bucket 2 of step 7"; "allreduce of 4 f32 (sum), called by the program itself".
+// "allreduce of 1000 f32 (sum), bucket 2 of step 7"; "allreduce of 4 f32 (sum), called by the
+// program itself".
 std::string describe(const Signature& signature);
 
 // The short name of an operation for which a rank waits: "bucket 2 of step 7", "an allreduce".
@@ -35,12 +38,14 @@ std::string describe(const WaitTarget& target);
 
 using ParamName = std::function<std::string(std::int32_t context, std::int32_t param)>;
 
-// The whole sentence: who does what, and which of the differences matters. label: of what this rank does.
-// param_name: of a parameter of a context of the group; empty: unknown.
+// The whole sentence: who does what, and which of the differences matters. label: of what this rank
+// does. param_name: of a parameter of a context of the group; empty: unknown.
 std::string describe_mismatch(const Signature& mine, std::int32_t my_rank, const Signature& theirs,
-                              std::int32_t their_rank, std::string_view label, const ParamName& param_name);
+                              std::int32_t their_rank, std::string_view label,
+                              const ParamName& param_name);
 
-// The advice where another rank did not come to this operation; empty, or to stand behind another sentence.
+// The advice where another rank did not come to this operation; empty, or to stand behind another
+// sentence.
 std::string advice_for(const Signature& signature);
 
 }  // namespace libddp

@@ -1,5 +1,6 @@
-// The purpose of an operation. It travels in the signature that ranks compare and in messages. Every call that submits
-// an operation takes it as an argument, and hooks and continuations get the tag for the operations that they submit.
+// The purpose of an operation. It travels in the signature that ranks compare and in messages.
+// Every call that submits an operation takes it as an argument, and hooks and continuations get the
+// tag for the operations that they submit.
 #pragma once
 
 #include <atomic>
@@ -29,8 +30,8 @@ struct OpFacts {
 
 // In whose order an operation runs.
 struct OpOrder {
-    // In a hook and its continuations the bucket's, in other continuations that of the work that they continue, wherever they run.
-    // Null elsewhere.
+    // In a hook and its continuations the bucket's, in other continuations that of the work that
+    // they continue, wherever they run. Null elsewhere.
     std::shared_ptr<Queue> queue{};
     // For operations on device memory, and their continuations. Null: there are none.
     StreamPtr stream{};
@@ -41,14 +42,16 @@ struct OpMemory {
     std::shared_ptr<const void> used{};  // what it reads and writes: as long as it runs
     // The part that a device goes on using after the operation was enqueued; null: all of it.
     std::shared_ptr<const void> enqueued{};
-    // Counts the program's own works that may still use what their continuations were given; null: nobody wants to know.
+    // Counts the program's own works that may still use what their continuations were given; null:
+    // nobody wants to know.
     std::shared_ptr<std::atomic<std::int32_t>> borrowers{};
 };
 
 // Counts of operations, for callers that ask for them.
 struct Traffic {
-    std::atomic<std::uint64_t> sent{0};    // bytes given to collectives
-    std::atomic<std::uint64_t> copied{0};  // bytes that a transport copied from and to memory of its own
+    std::atomic<std::uint64_t> sent{0};  // bytes given to collectives
+    // bytes that a transport copied from and to memory of its own
+    std::atomic<std::uint64_t> copied{0};
 };
 
 struct OpTag {
@@ -71,8 +74,10 @@ struct OpTag {
         tag.order.stream = std::move(stream);
         return tag;
     }
-    // For an operation that uses this memory, and once it is enqueued on a device only `still_used`, if not null.
-    OpTag keeping(std::shared_ptr<const void> used, std::shared_ptr<const void> still_used = nullptr) const {
+    // For an operation that uses this memory, and once it is enqueued on a device only
+    // `still_used`, if not null.
+    OpTag keeping(std::shared_ptr<const void> used,
+                  std::shared_ptr<const void> still_used = nullptr) const {
         OpTag tag = *this;
         tag.memory.used = std::move(used);
         tag.memory.enqueued = std::move(still_used);
@@ -80,8 +85,8 @@ struct OpTag {
     }
 };
 
-// The tag for what the program submits on this thread: that of the hook or continuation which it is in. Only the C ABI
-// reads it, because the program has no argument for it.
+// The tag for what the program submits on this thread: that of the hook or continuation which it is
+// in. Only the C ABI reads it, because the program has no argument for it.
 const OpTag& current_tag();
 
 // Sets it while a function of the program runs.

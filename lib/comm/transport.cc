@@ -15,7 +15,8 @@
 namespace libddp {
 namespace {
 
-// Waits in the store are cut into pieces of this length, so that they end soon after the group broke.
+// Waits in the store are cut into pieces of this length, so that they end soon after the group
+// broke.
 constexpr std::int64_t kStoreSliceMs = 200;
 
 ddp_backend_failure no_failure() {
@@ -51,7 +52,8 @@ struct Transport::Host {
     static ddp_status guarded(void* handle, ddp_backend_failure* failure, F&& body) noexcept {
         return at_boundary(failure, [&] {
             auto& host = *static_cast<Host*>(handle);
-            if (!host.setup.store) fail(DDP_ERROR_INVALID_STATE, "a group of one rank has no store");
+            if (!host.setup.store)
+                fail(DDP_ERROR_INVALID_STATE, "a group of one rank has no store");
             body(host);
         });
     }
@@ -63,8 +65,8 @@ struct Transport::Host {
         });
     }
 
-    static ddp_status store_get(void* handle, const char* key, int64_t timeout_ms, void** value, size_t* size,
-                                ddp_backend_failure* failure) {
+    static ddp_status store_get(void* handle, const char* key, int64_t timeout_ms, void** value,
+                                size_t* size, ddp_backend_failure* failure) {
         return guarded(handle, failure, [&](Host& host) {
             const std::string found = host.wait_for(host.setup.prefix + key, timeout_ms);
             auto* copy = static_cast<char*>(std::malloc(found.size() + 1));
@@ -76,14 +78,15 @@ struct Transport::Host {
     }
 
     static ddp_status store_delete(void* handle, const char* key, ddp_backend_failure* failure) {
-        return guarded(handle, failure, [&](Host& host) { host.setup.store->remove(host.setup.prefix + key); });
+        return guarded(handle, failure,
+                       [&](Host& host) { host.setup.store->remove(host.setup.prefix + key); });
     }
 
     static void write_log(void* handle, int32_t level, const char* message) {
         auto& host = *static_cast<Host*>(handle);
         if (level >= 1 && level <= 4)
-            log(static_cast<LogLevel>(level), "group '", host.setup.group_name, "' rank ", host.setup.rank, ": ",
-                message);
+            log(static_cast<LogLevel>(level), "group '", host.setup.group_name, "' rank ",
+                host.setup.rank, ": ", message);
     }
 
     std::string wait_for(const std::string& key, std::int64_t timeout_ms) {
@@ -91,7 +94,8 @@ struct Transport::Host {
         for (;;) {
             if (ErrorInfo verdict = setup.verdict(); !verdict.ok()) throw Error(verdict);
             try {
-                const std::int64_t slice = std::min(kStoreSliceMs, std::max<std::int64_t>(1, deadline.remaining_ms()));
+                const std::int64_t slice =
+                    std::min(kStoreSliceMs, std::max<std::int64_t>(1, deadline.remaining_ms()));
                 return setup.store->get(key, timeout_ms < 0 ? -1 : slice);
             } catch (const Error& error) {
                 if (error.info().code != DDP_ERROR_TIMEOUT || deadline.expired()) throw;
@@ -103,18 +107,21 @@ struct Transport::Host {
     ddp_backend_host services;
 };
 
-Transport::Transport(const ddp_backend* backend, Setup setup) : backend_(backend), setup_(std::move(setup)) {
+Transport::Transport(const ddp_backend* backend, Setup setup)
+    : backend_(backend), setup_(std::move(setup)) {
     host_ = std::make_unique<Host>(setup_);
     if (!backend_) choose();
     auto failure = no_failure();
-    check(backend_->create(&host_->services, &transport_, &failure), failure, "create()", "connecting");
+    check(backend_->create(&host_->services, &transport_, &failure), failure, "create()",
+          "connecting");
     capabilities_ = backend_->capabilities(transport_);
 }
 
 void Transport::choose() {
     std::string why;
     backend_ = choose_backend(host_->services, why);
-    log(LogLevel::kInfo, "group '", setup_.group_name, "': backend ", backend_->name, ", because ", why);
+    log(LogLevel::kInfo, "group '", setup_.group_name, "': backend ", backend_->name, ", because ",
+        why);
     // Options that a program gives with "auto" are about the network.
     if (std::string_view(backend_->name) == "shm") host_->services.options = "";
 }
@@ -124,13 +131,15 @@ Transport::~Transport() {
 }
 
 void Transport::leave() {
-    if (backend_->struct_size > offsetof(ddp_backend, leave) && backend_->leave) backend_->leave(transport_);
+    if (backend_->struct_size > offsetof(ddp_backend, leave) && backend_->leave)
+        backend_->leave(transport_);
 }
 
 void Transport::run(const ddp_collective& collective) {
     auto failure = no_failure();
     const ddp_status status = backend_->run(transport_, &collective, &failure);
-    if (status != DDP_OK) check(status, failure, str("run() of ", collective_name(collective.kind)), "");
+    if (status != DDP_OK)
+        check(status, failure, str("run() of ", collective_name(collective.kind)), "");
 }
 
 bool Transport::has_ready() const {
@@ -140,11 +149,13 @@ bool Transport::has_ready() const {
 bool Transport::ready(const ddp_collective& collective, std::int64_t patience_ns) {
     auto failure = no_failure();
     std::int32_t all_here = 0;
-    check(backend_->ready(transport_, &collective, patience_ns, &all_here, &failure), failure, "ready()", "");
+    check(backend_->ready(transport_, &collective, patience_ns, &all_here, &failure), failure,
+          "ready()", "");
     return all_here != 0;
 }
 
-bool Transport::match(const void* mine, void* theirs, std::size_t size, std::int64_t timeout_ms, std::int32_t* rank) {
+bool Transport::match(const void* mine, void* theirs, std::size_t size, std::int64_t timeout_ms,
+                      std::int32_t* rank) {
     if (!backend_->match) return match_by_allgather(mine, theirs, size, timeout_ms, rank);
     auto failure = no_failure();
     auto status = backend_->match(transport_, mine, theirs, size, timeout_ms, rank, &failure);
@@ -153,8 +164,8 @@ bool Transport::match(const void* mine, void* theirs, std::size_t size, std::int
     return true;
 }
 
-bool Transport::match_by_allgather(const void* mine, void* theirs, std::size_t size, std::int64_t timeout_ms,
-                                   std::int32_t* rank) {
+bool Transport::match_by_allgather(const void* mine, void* theirs, std::size_t size,
+                                   std::int64_t timeout_ms, std::int32_t* rank) {
     std::vector<char> all(size * static_cast<std::size_t>(setup_.world));
     ddp_collective gather;
     std::memset(&gather, 0, sizeof gather);
@@ -206,7 +217,8 @@ void Transport::check(ddp_status status, const ddp_backend_failure& failure, std
     const bool known = status < DDP_OK && status >= kLastError;
     std::string why(failure.message, strnlen(failure.message, sizeof failure.message));
     if (why.empty())
-        why = str(call, " returned ", known ? status_name(status) : std::to_string(status), " and no message");
+        why = str(call, " returned ", known ? status_name(status) : std::to_string(status),
+                  " and no message");
     else if (!known)
         why += str(" (", call, " returned ", status, ", which is no status)");
     throw Error(ErrorInfo{known ? status : DDP_ERROR_INTERNAL,

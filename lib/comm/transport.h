@@ -25,7 +25,8 @@ public:
         std::int32_t world = 1;
         std::int64_t timeout_ms = 0;
         std::uint32_t flags = 0;
-        std::function<ErrorInfo()> verdict;  // why a wait in the store should end early; ok: it should not
+        // why a wait in the store should end early; ok: it should not
+        std::function<ErrorInfo()> verdict;
     };
 
     // Connects. backend: null takes what suits the ranks' hosts. Throws.
@@ -37,8 +38,8 @@ public:
     const char* name() const { return backend_->name; }
     bool has(std::uint32_t capability) const { return (capabilities_ & capability) != 0; }
     void abort() { backend_->abort(transport_); }
-    // The last call but for deallocate(). The other ranks hear that this rank has gone, although memory may keep the
-    // transport.
+    // The last call but for deallocate(). The other ranks hear that this rank has gone, although
+    // memory may keep the transport.
     void leave();
 
     void run(const ddp_collective& collective);
@@ -46,10 +47,13 @@ public:
     bool has_ready() const;
     // True: run it at once, on this thread. See ddp_backend.ready.
     bool ready(const ddp_collective& collective, std::int64_t patience_ns);
-    // Compares signatures. Returns true if equal; otherwise the other rank and what it is about to do.
-    bool match(const void* mine, void* theirs, std::size_t size, std::int64_t timeout_ms, std::int32_t* rank);
+    // Compares signatures. Returns true if equal; otherwise the other rank and what it is about to
+    // do.
+    bool match(const void* mine, void* theirs, std::size_t size, std::int64_t timeout_ms,
+               std::int32_t* rank);
     bool has_memory() const { return backend_->allocate != nullptr; }
-    void* allocate(std::size_t bytes, const ddp_device& device);  // null if the backend has no memory of its own
+    void* allocate(std::size_t bytes,
+                   const ddp_device& device);  // null if the backend has no memory of its own
     // Throws what has gone wrong in operations that are enqueued on a device.
     void check_enqueued();
     void deallocate(void* memory);
@@ -59,9 +63,10 @@ private:
 
     void choose();
 
-    bool match_by_allgather(const void* mine, void* theirs, std::size_t size, std::int64_t timeout_ms,
-                            std::int32_t* rank);
-    void check(ddp_status status, const ddp_backend_failure& failure, std::string_view call, const char* what) const;
+    bool match_by_allgather(const void* mine, void* theirs, std::size_t size,
+                            std::int64_t timeout_ms, std::int32_t* rank);
+    void check(ddp_status status, const ddp_backend_failure& failure, std::string_view call,
+               const char* what) const;
 
     const ddp_backend* backend_;
     const Setup setup_;

@@ -36,7 +36,8 @@ ErrorInfo decode_verdict(std::string_view text) {
 std::string ranks_text(const std::vector<std::int32_t>& ranks) {
     constexpr std::size_t kShown = 20;
     std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-    for (std::size_t i = 0; i < std::min(ranks.size(), kShown); ++i) text += str(i ? ", " : "", ranks[i]);
+    for (std::size_t i = 0; i < std::min(ranks.size(), kShown); ++i)
+        text += str(i ? ", " : "", ranks[i]);
     return ranks.size() > kShown ? str(text, " and ", ranks.size() - kShown, " more") : text;
 }
 
@@ -46,7 +47,8 @@ std::string process_text() {
 
 ErrorInfo could_not_join(std::int32_t rank, const std::string& group, ErrorInfo error) {
     error.rank = rank;
-    error.message = str("rank ", rank, " (", process_text(), ") could not join group '", group, "': ", error.message);
+    error.message = str("rank ", rank, " (", process_text(), ") could not join group '", group,
+                        "': ", error.message);
     return error;
 }
 

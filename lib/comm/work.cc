@@ -7,16 +7,19 @@
 namespace libddp {
 namespace {
 
-// The queue whose turn this thread holds. Nested waits, and submissions inside a continuation, need to know.
+// The queue whose turn this thread holds. Nested waits, and submissions inside a continuation, need
+// to know.
 thread_local Queue* turn_holder = nullptr;
 
 // How long an interrupted wait gives the device to let go of the memory.
 constexpr std::int64_t kLetGoMs = 400;
 
-// The memory that a work of the program's own uses until the program finishes it, whatever becomes of the group
-// meanwhile.
+// The memory that a work of the program's own uses until the program finishes it, whatever becomes
+// of the group meanwhile.
 struct Borrowed {
-    explicit Borrowed(const OpMemory& lent) : memory(lent.used), borrowers(lent.borrowers) { ++*borrowers; }
+    explicit Borrowed(const OpMemory& lent) : memory(lent.used), borrowers(lent.borrowers) {
+        ++*borrowers;
+    }
     ~Borrowed() {
         memory = nullptr;
         --*borrowers;
@@ -34,7 +37,8 @@ std::shared_ptr<Queue> Queue::in_order(const OpTag& tag) {
     return turn_holder ? turn_holder->shared_from_this() : tag.order.queue;
 }
 
-Queue::Turn::Turn(Queue& queue, bool& taken) : taken_(taken), outer_taken_(taken), outer_holder_(turn_holder) {
+Queue::Turn::Turn(Queue& queue, bool& taken)
+    : taken_(taken), outer_taken_(taken), outer_holder_(turn_holder) {
     taken_ = true;
     turn_holder = &queue;
 }
@@ -88,7 +92,8 @@ void Work::close_gate() {
     gated_ = true;
 }
 
-// The queue has come to the gate: what follows this work keeps its place in the sequence of operations.
+// The queue has come to the gate: what follows this work keeps its place in the sequence of
+// operations.
 void Work::open_gate() {
     std::vector<Continuation> continuations;
     {
@@ -132,8 +137,8 @@ bool Work::wait(const std::optional<Deadline>& deadline, bool lend) {
 WorkPtr Work::then(ContinuationFn fn, bool any_thread, OpTag tag) {
     auto queue = queue_ ? queue_ : Queue::in_order(tag);
     if (!queue_ && queue && !done()) {
-        // The program finishes this work whenever it likes, on each rank at another time. Its continuations may start
-        // collectives, so it gets its place in the queue now.
+        // The program finishes this work whenever it likes, on each rank at another time. Its
+        // continuations may start collectives, so it gets its place in the queue now.
         auto gate = queue->add_gate();
         gate->follow(*this, tag);
         return gate->then(std::move(fn), any_thread, std::move(tag));
@@ -150,7 +155,8 @@ WorkPtr Work::then(ContinuationFn fn, bool any_thread, OpTag tag) {
     return out;
 }
 
-// Takes over the result of `other`, for which the tag was given, when that is done. called: what returned `other`.
+// Takes over the result of `other`, for which the tag was given, when that is done. called: what
+// returned `other`.
 void Work::follow(Work& other, OpTag tag, ContinuationFn called) {
     const bool lent = !other.queue_ && tag.memory.borrowers && !other.done();
     Continuation pass{nullptr, shared_from_this(), {}, true, std::move(called)};
@@ -173,9 +179,9 @@ bool Work::attach(Continuation& continuation) {
 
 // On the thread that finished this work, or that came after.
 void Work::start(Continuation continuation) {
-    if (!result_.ok() || !continuation.fn)
-        pass_on(std::move(continuation), result_);
-    else if (continuation.any_thread || !queue_)  // without a queue: ddp_work_complete, a libddp call too
+    if (!result_.ok() || !continuation.fn) pass_on(std::move(continuation), result_);
+    // without a queue: ddp_work_complete, a libddp call too
+    else if (continuation.any_thread || !queue_)
         run(std::move(continuation));
     else
         queue_->add_callback(std::move(continuation));
@@ -195,7 +201,8 @@ void Work::run(Continuation continuation) {
     out->follow(*next, std::move(continuation.tag), std::move(continuation.fn));
 }
 
-// Releases the user's data, and the memory that the tag keeps, before the result is visible: who sees it uses them again.
+// Releases the user's data, and the memory that the tag keeps, before the result is visible: who
+// sees it uses them again.
 void Work::pass_on(Continuation continuation, const ErrorInfo& result) {
     continuation.fn = nullptr;
     continuation.called = nullptr;
@@ -222,14 +229,15 @@ bool Work::settled() {
 
 bool Work::settle(const std::optional<Deadline>& deadline) {
     if (settled()) return true;
-    const bool done = wait_for(*settled_, deadline ? *deadline : Deadline::after_ms(settle_ms_), [this] {
-        check_queue();
-        if (interrupt::wanted()) interrupted();
-    });
+    const bool done =
+        wait_for(*settled_, deadline ? *deadline : Deadline::after_ms(settle_ms_), [this] {
+            check_queue();
+            if (interrupt::wanted()) interrupted();
+        });
     check_queue();
     if (!done && !deadline)
-        fail(DDP_ERROR_TIMEOUT, device_name(stream_->device()), ": the device did not finish an operation within ",
-             settle_ms_, " ms");
+        fail(DDP_ERROR_TIMEOUT, device_name(stream_->device()),
+             ": the device did not finish an operation within ", settle_ms_, " ms");
     return done;
 }
 
@@ -240,7 +248,8 @@ void Work::check_queue() const {
 
 void Work::interrupted() {
     if (!queue_)
-        fail(DDP_ERROR_INTERRUPTED, "a wait for a work that the program completes (ddp_work_create) was interrupted");
+        fail(DDP_ERROR_INTERRUPTED,
+             "a wait for a work that the program completes (ddp_work_create) was interrupted");
     const ErrorInfo verdict = queue_->interrupted(target_);
     try {
         // An aborted operation ends soon, and uses the caller's memory until then.
@@ -261,26 +270,28 @@ void Work::expire_if_due() {
         next = next_.lock();
     }
     if (expiry && expiry->deadline.expired())
-        complete({DDP_ERROR_TIMEOUT,
-                  str("a work made by ddp_work_create was not completed within ", expiry->timeout_ms, " ms")});
+        complete({DDP_ERROR_TIMEOUT, str("a work made by ddp_work_create was not completed within ",
+                                         expiry->timeout_ms, " ms")});
     else if (next)
         next->expire_if_due();
 }
 
-// Helps the works that this one waits for, and those that hold up a queue in front of one of them: notices deadlines
-// that have passed, and runs continuations that wait for such a thread, and operations if `lend` and nobody else runs
-// them. True if the queue of another group is among them.
+// Helps the works that this one waits for, and those that hold up a queue in front of one of them:
+// notices deadlines that have passed, and runs continuations that wait for such a thread, and
+// operations if `lend` and nobody else runs them. True if the queue of another group is among them.
 bool Work::help(bool lend) {
     std::vector<const Queue*> helped;
     help(lend, helped);
-    return std::any_of(helped.begin(), helped.end(), [this](const Queue* other) { return other != queue_.get(); });
+    return std::any_of(helped.begin(), helped.end(),
+                       [this](const Queue* other) { return other != queue_.get(); });
 }
 
 void Work::help(bool lend, std::vector<const Queue*>& helped) {
     expire_if_due();
     for (WorkPtr work = shared_from_this(); work && !work->done(); work = work->waits_for()) {
         const auto& queue = work->queue_;
-        if (!queue || std::find(helped.begin(), helped.end(), queue.get()) != helped.end()) continue;
+        if (!queue || std::find(helped.begin(), helped.end(), queue.get()) != helped.end())
+            continue;
         helped.push_back(queue.get());
         queue->advance(*work, lend);
         if (const WorkPtr gate = queue->gate_in_front()) gate->help(lend, helped);
@@ -292,8 +303,8 @@ WorkPtr Work::waits_for() {
     return next_.lock();
 }
 
-// Asks until there is a verdict. A continuation may have begun, or begin meanwhile, an operation of another group, which must let
-// go of its memory as well: that group breaks too.
+// Asks until there is a verdict. A continuation may have begun, or begin meanwhile, an operation of
+// another group, which must let go of its memory as well: that group breaks too.
 void Work::end_if_wanted(std::optional<ErrorInfo>& verdict) {
     if (!verdict && interrupt::wanted()) verdict = queue_->interrupted(target_);
     if (!verdict) return;

@@ -18,7 +18,8 @@ namespace {
 template <class T>
 std::vector<T> gather(Group& group, const OpTag& tag, const std::vector<T>& mine) {
     std::vector<T> all(mine.size() * static_cast<std::size_t>(group.world()));
-    group.run({DDP_COLLECTIVE_ALLGATHER, mine.data(), all.data(), mine.size() * sizeof(T), DDP_U8}, tag);
+    group.run({DDP_COLLECTIVE_ALLGATHER, mine.data(), all.data(), mine.size() * sizeof(T), DDP_U8},
+              tag);
     return all;
 }
 
@@ -44,7 +45,8 @@ bool is_param(const std::string& line) {
     return line.starts_with("parameter");
 }
 
-// The extents in a line such as "parameter 0 'w' f32[2,3]"; what stands behind them has no brackets.
+// The extents in a line such as "parameter 0 'w' f32[2,3]"; what stands behind them has no
+// brackets.
 std::vector<std::string> extents_of(const std::string& line) {
     std::vector<std::string> extents;
     const auto begin = line.rfind('['), end = line.rfind(']');
@@ -54,7 +56,8 @@ std::vector<std::string> extents_of(const std::string& line) {
     return extents;
 }
 
-// Frameworks that store matrices column by column name the extents of the same memory the other way round.
+// Frameworks that store matrices column by column name the extents of the same memory the other way
+// round.
 bool is_reversed(const std::string& line, const std::string& other) {
     const auto shape = extents_of(line);
     auto reversed = extents_of(other);
@@ -66,7 +69,8 @@ bool is_reversed(const std::string& line, const std::string& other) {
 [[noreturn]] void report_difference(const std::vector<std::string>& tables) {
     std::size_t lines = 0;
     for (const auto& table : tables)
-        lines = std::max(lines, static_cast<std::size_t>(std::count(table.begin(), table.end(), '\n')));
+        lines =
+            std::max(lines, static_cast<std::size_t>(std::count(table.begin(), table.end(), '\n')));
     for (std::size_t i = 0; i < lines; ++i) {
         const std::string expected = line_at(tables[0], i);
         std::map<std::string, std::vector<std::int32_t>> others;
@@ -85,7 +89,8 @@ bool is_reversed(const std::string& line, const std::string& other) {
         }
         if (reversed)
             text +=
-                "; the extents are those of the other in reverse: shapes are row-major (C, NumPy), so give those of a "
+                "; the extents are those of the other in reverse: shapes are row-major (C, NumPy), "
+                "so give those of a "
                 "column-major array (Julia, Fortran) from the last to the first";
         ErrorInfo error{DDP_ERROR_MISMATCH, text, first};
         if (of_param) error.param = static_cast<std::int32_t>(i) - 1;  // line 0 is the header
@@ -96,7 +101,8 @@ bool is_reversed(const std::string& line, const std::string& other) {
 
 }  // namespace
 
-void agree_on_model(Group& group, const OpTag& of, const std::string& header, const std::vector<std::string>& params) {
+void agree_on_model(Group& group, const OpTag& of, const std::string& header,
+                    const std::vector<std::string>& params) {
     if (group.world() == 1) return;
     const OpTag tag = of.with(Purpose::kModel);
     const std::string mine = join_lines(header, params);
@@ -112,9 +118,10 @@ void agree_on_model(Group& group, const OpTag& of, const std::string& header, co
     std::copy(mine.begin(), mine.end(), padded.begin());
     auto all = gather(group, tag, padded);
     std::vector<std::string> tables;
-    for (std::size_t r = 0; r < heads.size() / 2; ++r) tables.emplace_back(all.data() + r * longest, heads[2 * r + 1]);
-    // The first rank to throw may end, and with it the group, while others still receive tables. After a barrier all have them,
-    // whatever becomes of the barrier.
+    for (std::size_t r = 0; r < heads.size() / 2; ++r)
+        tables.emplace_back(all.data() + r * longest, heads[2 * r + 1]);
+    // The first rank to throw may end, and with it the group, while others still receive tables.
+    // After a barrier all have them, whatever becomes of the barrier.
     try {
         group.run({DDP_COLLECTIVE_BARRIER}, tag);
     } catch (const Error& error) {
@@ -128,15 +135,18 @@ void agree_on_plan(Group& group, const OpTag& of, std::uint64_t hash) {
     auto all = gather<std::uint64_t>(group, of.with(Purpose::kPlan), {hash});
     for (std::size_t r = 0; r < all.size(); ++r)
         if (all[r] != all[0])
-            throw Error(group.break_everywhere({DDP_ERROR_MISMATCH,
-                                                str("rank ", r,
-                                                    " made another bucket plan than rank 0 from the same parameters; "
-                                                    "do all ranks run the same libddp?"),
-                                                static_cast<std::int32_t>(r)}));
+            throw Error(group.break_everywhere(
+                {DDP_ERROR_MISMATCH,
+                 str("rank ", r,
+                     " made another bucket plan than rank 0 from the same parameters; "
+                     "do all ranks run the same libddp?"),
+                 static_cast<std::int32_t>(r)}));
 }
 
-std::vector<std::int32_t> agree_on_neighbours(Group& group, const OpTag& of, std::vector<std::int32_t> mine) {
-    // The least of the numbers, and of their opposites: the ranks agree where these two are opposites.
+std::vector<std::int32_t> agree_on_neighbours(Group& group, const OpTag& of,
+                                              std::vector<std::int32_t> mine) {
+    // The least of the numbers, and of their opposites: the ranks agree where these two are
+    // opposites.
     const std::size_t count = mine.size();
     for (std::size_t i = 0; i < count; ++i) mine.push_back(-mine[i]);
     group.run({DDP_COLLECTIVE_ALLREDUCE, nullptr, mine.data(), mine.size(), DDP_I32, DDP_MIN},
@@ -151,19 +161,22 @@ namespace {
 
 static_assert(sizeof(StepReport) == 24, "it travels as bytes: no padding");
 
-[[noreturn]] void report_sync(Group& group, std::int32_t rank, const StepReport& one, std::int32_t other) {
-    throw Error(group.break_everywhere({DDP_ERROR_MISMATCH,
-                                        str("ddp_step_begin: rank ", rank, one.sync ? " syncs" : " does not sync",
-                                            " this step and rank ", other, one.sync ? " does not" : " does",
-                                            " (no_sync); every rank must give ddp_set_sync the same value for a step"),
-                                        rank}));
+[[noreturn]] void report_sync(Group& group, std::int32_t rank, const StepReport& one,
+                              std::int32_t other) {
+    throw Error(group.break_everywhere(
+        {DDP_ERROR_MISMATCH,
+         str("ddp_step_begin: rank ", rank, one.sync ? " syncs" : " does not sync",
+             " this step and rank ", other, one.sync ? " does not" : " does",
+             " (no_sync); every rank must give ddp_set_sync the same value for a step"),
+         rank}));
 }
 
 }  // namespace
 
 StepOutcome exchange_step(Group& group, const OpTag& of, const StepReport& mine) {
     std::vector<StepReport> all(static_cast<std::size_t>(group.world()));
-    group.run({DDP_COLLECTIVE_ALLGATHER, &mine, all.data(), sizeof mine, DDP_U8}, of.with(Purpose::kStepBegin));
+    group.run({DDP_COLLECTIVE_ALLGATHER, &mine, all.data(), sizeof mine, DDP_U8},
+              of.with(Purpose::kStepBegin));
     StepOutcome outcome;
     std::int64_t most_steps = -1;
     for (std::int32_t rank = 0; rank < group.world(); ++rank) {
@@ -180,7 +193,8 @@ StepOutcome exchange_step(Group& group, const OpTag& of, const StepReport& mine)
             outcome.first_present = rank;
             outcome.sync = report.sync != 0;
         }
-        if ((report.sync != 0) != outcome.sync) report_sync(group, rank, report, outcome.first_present);
+        if ((report.sync != 0) != outcome.sync)
+            report_sync(group, rank, report, outcome.first_present);
         outcome.total_weight += report.weight;
     }
     return outcome;
@@ -188,8 +202,8 @@ StepOutcome exchange_step(Group& group, const OpTag& of, const StepReport& mine)
 
 namespace {
 
-// Tensors below this size are gathered before they are sent, up to this much at a time; larger ones are sent from where
-// they lie.
+// Tensors below this size are gathered before they are sent, up to this much at a time; larger ones
+// are sent from where they lie.
 constexpr std::size_t kCoalesceBytes = std::size_t{4} << 20;
 // One broadcast of a large tensor sends at most this much, so that a timeout stays meaningful.
 constexpr std::size_t kChunkBytes = std::size_t{250} << 20;
@@ -198,7 +212,10 @@ constexpr std::size_t kChunkBytes = std::size_t{250} << 20;
 class Sender {
 public:
     Sender(Group& group, const OpTag& of, StreamPtr stream, std::int32_t root)
-        : group_(group), stream_(std::move(stream)), tag_(of.with(Purpose::kState).on(stream_)), root_(root) {}
+        : group_(group),
+          stream_(std::move(stream)),
+          tag_(of.with(Purpose::kState).on(stream_)),
+          root_(root) {}
 
     const StreamPtr& stream() const { return stream_; }
 
@@ -223,9 +240,10 @@ public:
 private:
     void broadcast(std::byte* memory, std::size_t bytes) {
         for (std::size_t at = 0; at < bytes; at += kChunkBytes)
-            group_.run({DDP_COLLECTIVE_BROADCAST, nullptr, memory + at, std::min(kChunkBytes, bytes - at), DDP_U8,
-                        DDP_SUM, root_, device_of_stream(stream_)},
-                       tag_);
+            group_.run(
+                {DDP_COLLECTIVE_BROADCAST, nullptr, memory + at, std::min(kChunkBytes, bytes - at),
+                 DDP_U8, DDP_SUM, root_, device_of_stream(stream_)},
+                tag_);
     }
 
     Group& group_;
@@ -246,9 +264,10 @@ void broadcast_state(Group& group, const OpTag& of, const ContextStreams& stream
     for (const Param* p : entries) {
         if (!p->data || p->bytes == 0 || p->ignored) continue;
         const StreamPtr stream = streams.stream(p->device);
-        auto sender =
-            std::find_if(senders.begin(), senders.end(), [&](const Sender& s) { return s.stream() == stream; });
-        if (sender == senders.end()) sender = senders.emplace(senders.end(), group, of, stream, root);
+        auto sender = std::find_if(senders.begin(), senders.end(),
+                                   [&](const Sender& s) { return s.stream() == stream; });
+        if (sender == senders.end())
+            sender = senders.emplace(senders.end(), group, of, stream, root);
         sender->send(*p);
     }
     for (Sender& sender : senders) sender.flush();

@@ -11,18 +11,21 @@
 
 namespace libddp {
 
-// Collective. `header` and `params` have to be the same on every rank; params[i] describes parameter i, buffers may
-// follow. Throws MISMATCH, the same on every rank, naming the first line that differs from rank 0's and the ranks that
-// have it so. The group stays healthy.
-void agree_on_model(Group& group, const OpTag& of, const std::string& header, const std::vector<std::string>& params);
+// Collective. `header` and `params` have to be the same on every rank; params[i] describes
+// parameter i, buffers may follow. Throws MISMATCH, the same on every rank, naming the first line
+// that differs from rank 0's and the ranks that have it so. The group stays healthy.
+void agree_on_model(Group& group, const OpTag& of, const std::string& header,
+                    const std::vector<std::string>& params);
 
 // Collective. Breaks the group with MISMATCH if the hashes of the plans differ.
 void agree_on_plan(Group& group, const OpTag& of, std::uint64_t hash);
 
 // Collective. `mine` without what another rank has otherwise: -1 stands there.
-std::vector<std::int32_t> agree_on_neighbours(Group& group, const OpTag& of, std::vector<std::int32_t> mine);
+std::vector<std::int32_t> agree_on_neighbours(Group& group, const OpTag& of,
+                                              std::vector<std::int32_t> mine);
 
-// The facts that ranks tell each other at the beginning of a step that depends on them: weights, and who has inputs.
+// The facts that ranks tell each other at the beginning of a step that depends on them: weights,
+// and who has inputs.
 struct StepReport {
     double weight = 1;
     std::int64_t own_steps = 0;  // steps that this rank had inputs for
@@ -42,8 +45,9 @@ struct StepOutcome {
 // Collective. A difference in `sync` between ranks with inputs breaks the group.
 StepOutcome exchange_step(Group& group, const OpTag& of, const StepReport& mine);
 
-// Collective. Overwrites the data of every entry that has any and is not ignored, bit for bit, with that of rank `root`.
-// Small ones of one device travel together. On a device: in the order of the context's stream there.
+// Collective. Overwrites the data of every entry that has any and is not ignored, bit for bit, with
+// that of rank `root`. Small ones of one device travel together. On a device: in the order of the
+// context's stream there.
 void broadcast_state(Group& group, const OpTag& of, const ContextStreams& streams,
                      const std::vector<const Param*>& entries, std::int32_t root);
 

@@ -16,7 +16,8 @@ constexpr std::size_t kNamedParams = 8;
 
 }  // namespace
 
-// Where a step stands for a gradient that comes now: idle, or filling, synced or not. Otherwise it throws.
+// Where a step stands for a gradient that comes now: idle, or filling, synced or not. Otherwise it
+// throws.
 Phase Arrivals::look() const {
     if (parts_.group->broken()) parts_.group->check();
     const Phase phase = parts_.phase.load(std::memory_order_acquire);
@@ -32,9 +33,10 @@ Phase Arrivals::begin(Phase phase) {
     return phase;
 }
 
-// A gradient comes: counts it, and puts it in place if the step needs no more of it. One that must not come throws, and begins no
-// step. check: throws for mistakes in the gradient itself. give: takes it; the last gradient of a bucket records events for all, so it
-// is given before it is counted.
+// A gradient comes: counts it, and puts it in place if the step needs no more of it. One that must
+// not come throws, and begins no step. check: throws for mistakes in the gradient itself. give:
+// takes it; the last gradient of a bucket records events for all, so it is given before it is
+// counted.
 template <class Check, class Give>
 void Arrivals::announce(std::int32_t param, ParamState& s, Check check, Give give) {
     const Phase found = look();
@@ -79,7 +81,8 @@ LIBDDP_HOT_PATH void Arrivals::grad_ready(std::int32_t param) {
 void Arrivals::grad_ready_on(std::int32_t param, void* stream) {
     parts_.model.table.require(param);
     ParamState& s = states_[param];
-    if (!s.streams) return in_call("ddp_grad_ready", [&] { grad_ready(param); });  // the CPU has no streams
+    // the CPU has no streams
+    if (!s.streams) return in_call("ddp_grad_ready", [&] { grad_ready(param); });
     announce(
         param, s,
         [&] {
@@ -93,7 +96,8 @@ void Arrivals::grad_ready_on(std::int32_t param, void* stream) {
 }
 
 void Arrivals::take_whole(std::int32_t param, const ParamState& s) {
-    if (s.now.calls.load(std::memory_order_acquire) < s.uses) parts_.gradients.factors().add_whole(param);
+    if (s.now.calls.load(std::memory_order_acquire) < s.uses)
+        parts_.gradients.factors().add_whole(param);
 }
 
 void Arrivals::put(std::int32_t param, const void* gradient, bool add) {
@@ -107,8 +111,9 @@ void Arrivals::put(std::int32_t param, const void* gradient, bool add) {
         const std::int32_t calls = s.now.calls.load(std::memory_order_acquire);
         if (calls >= s.uses) refuse(param, s, calls);  // its bucket may be on its way
         FactorGradients& factors = parts_.gradients.factors();
-        const bool begun =
-            s.factored ? factors.whole(param) : calls > 0 || s.waits_for_sync.load(std::memory_order_relaxed);
+        const bool begun = s.factored
+                               ? factors.whole(param)
+                               : calls > 0 || s.waits_for_sync.load(std::memory_order_relaxed);
         s.given.store(true, std::memory_order_relaxed);
         parts_.gradients.on_host().copy_given(s, gradient, add && begun);
         if (s.factored && !add) factors.discard(param);
@@ -118,36 +123,43 @@ void Arrivals::put(std::int32_t param, const void* gradient, bool add) {
 
 void Arrivals::refuse_dense(std::int32_t param, const ParamState& s) const {
     if (s.sparse)
-        throw CallError({DDP_ERROR_INVALID_ARGUMENT,
-                         str("'", name(param), "' is sparse; give its rows to ddp_grad_ready_sparse"), -1, param});
+        throw CallError(
+            {DDP_ERROR_INVALID_ARGUMENT,
+             str("'", name(param), "' is sparse; give its rows to ddp_grad_ready_sparse"), -1,
+             param});
 }
 
-void Arrivals::grad_ready_sparse(std::int32_t param, const std::int64_t* indices, const void* values,
-                                 std::size_t count) {
+void Arrivals::grad_ready_sparse(std::int32_t param, const std::int64_t* indices,
+                                 const void* values, std::size_t count) {
     parts_.model.table.require(param);
     ParamState& s = states_[param];
     if (!s.sparse)
         throw CallError({DDP_ERROR_INVALID_ARGUMENT,
-                         str("'", name(param), "' was not registered with DDP_PARAM_SPARSE"), -1, param});
+                         str("'", name(param), "' was not registered with DDP_PARAM_SPARSE"), -1,
+                         param});
     SparseGradients& rows = parts_.gradients.rows();
     announce(
         param, s, [&] { rows.require_rows(param, indices, count); },
         [&](Phase) {
-            if (s.now.calls.load(std::memory_order_acquire) == 0) rows.add(param, indices, values, count);
+            if (s.now.calls.load(std::memory_order_acquire) == 0)
+                rows.add(param, indices, values, count);
         });
 }
 
-void Arrivals::grad_ready_factors(std::int32_t param, const void* left, const void* right, std::size_t rows) {
+void Arrivals::grad_ready_factors(std::int32_t param, const void* left, const void* right,
+                                  std::size_t rows) {
     parts_.model.table.require(param);
     ParamState& s = states_[param];
     if (!s.factored)
         throw CallError({DDP_ERROR_INVALID_ARGUMENT,
-                         str("'", name(param), "' was not registered with DDP_PARAM_FACTORED"), -1, param});
+                         str("'", name(param), "' was not registered with DDP_PARAM_FACTORED"), -1,
+                         param});
     FactorGradients& factors = parts_.gradients.factors();
     announce(
         param, s, [&] { factors.require_rows(param, rows); },
         [&](Phase) {
-            if (s.now.calls.load(std::memory_order_acquire) < s.uses) factors.add(param, left, right, rows);
+            if (s.now.calls.load(std::memory_order_acquire) < s.uses)
+                factors.add(param, left, right, rows);
         });
 }
 
@@ -160,7 +172,8 @@ void Arrivals::refuse(std::int32_t param, const ParamState& s, std::int32_t call
         why = "is skipped in this step (ddp_skip_params)";
     else if (!expected)
         why =
-            "was not used in the first synced step, and with DDP_CONTEXT_STATIC_GRAPH the graph may not change; use "
+            "was not used in the first synced step, and with DDP_CONTEXT_STATIC_GRAPH the graph "
+            "may not change; use "
             "DDP_CONTEXT_FIND_UNUSED";
     else if (calls >= Announcement::kClosed)
         why = "was given to ddp_mark_unused before";
@@ -168,11 +181,13 @@ void Arrivals::refuse(std::int32_t param, const ParamState& s, std::int32_t call
         why = str("was announced more than ", s.uses, " times, which is its `uses`");
     else
         why =
-            "was announced twice; announce it once it is complete, and call ddp_finalize at the end of the backward "
+            "was announced twice; announce it once it is complete, and call ddp_finalize at the "
+            "end of the backward "
             "pass";
     const std::int64_t step = parts_.totals.steps;
     throw CallError({expected ? DDP_ERROR_INVALID_STATE : DDP_ERROR_MISMATCH,
-                     str("step ", step, ": the gradient of '", name(param), "' ", why), -1, param, s.bucket, step});
+                     str("step ", step, ": the gradient of '", name(param), "' ", why), -1, param,
+                     s.bucket, step});
 }
 
 // All or none: what is wrong with one of them is found out first.
@@ -180,10 +195,12 @@ void Arrivals::mark_unused(const std::vector<std::int32_t>& params) {
     for (auto id : params) parts_.model.table.require(id);
     if (!parts_.discovering())
         fail_call(DDP_ERROR_INVALID_STATE,
-                  "the context does not look for unused parameters; create it with DDP_CONTEXT_FIND_UNUSED");
+                  "the context does not look for unused parameters; create it with "
+                  "DDP_CONTEXT_FIND_UNUSED");
     Phase phase = look();
     if (phase == Phase::kFilling)
-        for (auto id : params) require_unannounced(id, states_[id].now.calls.load(std::memory_order_acquire));
+        for (auto id : params)
+            require_unannounced(id, states_[id].now.calls.load(std::memory_order_acquire));
     if (params.empty()) return;
     phase = begin(phase);
     if (phase == Phase::kFillingLocal) return;
@@ -194,9 +211,10 @@ void Arrivals::mark_unused(const std::vector<std::int32_t>& params) {
 void Arrivals::require_unannounced(std::int32_t param, std::int32_t calls) const {
     if (calls == 0 || calls >= Announcement::kClosed) return;
     const std::int64_t step = parts_.totals.steps;
-    throw CallError({DDP_ERROR_INVALID_STATE,
-                     str("the gradient of '", name(param), "' was announced already in step ", step), -1, param,
-                     states_[param].bucket, step});
+    throw CallError(
+        {DDP_ERROR_INVALID_STATE,
+         str("the gradient of '", name(param), "' was announced already in step ", step), -1, param,
+         states_[param].bucket, step});
 }
 
 // A second time changes nothing.
@@ -204,7 +222,8 @@ void Arrivals::mark_unused(std::int32_t param) {
     ParamState& s = states_[param];
     if (s.now.role != Role::kExpected) return;
     std::int32_t none = 0;
-    if (!s.now.calls.compare_exchange_strong(none, Announcement::kClosed, std::memory_order_acq_rel))
+    if (!s.now.calls.compare_exchange_strong(none, Announcement::kClosed,
+                                             std::memory_order_acq_rel))
         return require_unannounced(param, none);
     note_announced(param);
     parts_.gradients.at(s, [&](auto& side) { side.come(s, side.caller(s), false); });
@@ -219,34 +238,43 @@ void Arrivals::put_in_place(std::int32_t param, ParamState& s) {
     const bool dense = parts_.gradients.dense(param, s);
     if (dense && parts_.observers.check) parts_.observers.check->announce(param, s.grad);
     if (parts_.observers.numbers) [[unlikely]] {
-        if (!parts_.observers.numbers->fill(parts_.gradients, param, dense, *parts_.step, *parts_.group))
+        if (!parts_.observers.numbers->fill(parts_.gradients, param, dense, *parts_.step,
+                                            *parts_.group))
             return put_zeros(param, s, false);
     } else if (dense) {
-        parts_.gradients.at(s, [&](auto& side) { side.fill(param, s, Gradients::scale(s, *parts_.step)); });
+        parts_.gradients.at(
+            s, [&](auto& side) { side.fill(param, s, Gradients::scale(s, *parts_.step)); });
     }
     parts_.queue.gradient_in_place(s.bucket);
 }
 
 // keep: a view's contents may have to come back, if no rank used it.
 void Arrivals::put_zeros(std::int32_t param, ParamState& s, bool keep) {
-    if (!s.sparse) parts_.gradients.at(s, [&](auto& side) { side.fill_with_zeros(param, s, keep); });
+    if (!s.sparse)
+        parts_.gradients.at(s, [&](auto& side) { side.fill_with_zeros(param, s, keep); });
     parts_.gradients.forget_given(param);
     parts_.queue.gradient_absent(s.bucket, param);
 }
 
-// For a gradient that this rank does not use in this step: zeros, or what the program has accumulated there.
+// For a gradient that this rank does not use in this step: zeros, or what the program has
+// accumulated there.
 void Arrivals::put_unused(std::int32_t param, ParamState& s) {
     if (!parts_.gradients.counts_unused(s, *parts_.step)) {
-        const bool looks = !s.sparse && !s.factored && !s.streams && !s.given.load(std::memory_order_relaxed);
-        if (looks) parts_.observers.unused->warn_of_leftover(param, s, parts_.group->rank(), parts_.step->number);
+        const bool looks =
+            !s.sparse && !s.factored && !s.streams && !s.given.load(std::memory_order_relaxed);
+        if (looks)
+            parts_.observers.unused->warn_of_leftover(param, s, parts_.group->rank(),
+                                                      parts_.step->number);
         return put_zeros(param, s, true);
     }
     parts_.gradients.at(s, [&](auto& side) { side.keep(param, s); });
     if (parts_.observers.numbers) [[unlikely]] {
-        if (!parts_.observers.numbers->fill(parts_.gradients, param, true, *parts_.step, *parts_.group))
+        if (!parts_.observers.numbers->fill(parts_.gradients, param, true, *parts_.step,
+                                            *parts_.group))
             return put_zeros(param, s, false);
     } else {
-        parts_.gradients.at(s, [&](auto& side) { side.fill_unused(param, s, Gradients::scale(s, *parts_.step)); });
+        parts_.gradients.at(
+            s, [&](auto& side) { side.fill_unused(param, s, Gradients::scale(s, *parts_.step)); });
     }
     parts_.queue.gradient_absent(s.bucket, param);
 }
@@ -283,29 +311,33 @@ void Arrivals::require_complete() const {
 
 void Arrivals::report_missing(const std::vector<std::int32_t>& missing) const {
     std::string names;
-    const bool never_announced =
-        std::all_of(missing.begin(), missing.end(), [&](auto id) { return states_[id].now.calls.load() == 0; });
+    const bool never_announced = std::all_of(
+        missing.begin(), missing.end(), [&](auto id) { return states_[id].now.calls.load() == 0; });
     for (std::size_t i = 0; i < missing.size() && i < kNamedParams; ++i) {
         const ParamState& s = states_[missing[i]];
         names += str(i ? ", '" : "'", name(missing[i]), "'");
         if (s.uses > 1) names += str(" (", s.now.calls.load(), " of ", s.uses, " times)");
     }
-    if (missing.size() > kNamedParams) names += str(" and ", missing.size() - kNamedParams, " more");
+    if (missing.size() > kNamedParams)
+        names += str(" and ", missing.size() - kNamedParams, " more");
     const char* advice =
-        parts_.model.options.reducer.static_graph ? "; they were used in the first synced step, and with "
-                                                    "DDP_CONTEXT_STATIC_GRAPH the graph may not change"
-        : never_announced ? "; freeze parameters that are not trained (ddp_set_frozen), and if a step may "
-                            "use some parameters only, create the context with DDP_CONTEXT_FIND_UNUSED"
-                          : "";
+        parts_.model.options.reducer.static_graph
+            ? "; they were used in the first synced step, and with "
+              "DDP_CONTEXT_STATIC_GRAPH the graph may not change"
+        : never_announced
+            ? "; freeze parameters that are not trained (ddp_set_frozen), and if a step may "
+              "use some parameters only, create the context with DDP_CONTEXT_FIND_UNUSED"
+            : "";
     const std::int64_t step = parts_.totals.steps;
-    ErrorInfo error{DDP_ERROR_MISSING_GRADIENT,
-                    str("ddp_finalize on rank ", parts_.group->rank(), ", step ", step, ": ", missing.size(), " of ",
-                        count_, missing.size() == 1 ? " gradients was" : " gradients were",
-                        " never announced with ddp_grad_ready: ", names, advice),
-                    parts_.group->rank(),
-                    missing.front(),
-                    states_[missing.front()].bucket,
-                    step};
+    ErrorInfo error{
+        DDP_ERROR_MISSING_GRADIENT,
+        str("ddp_finalize on rank ", parts_.group->rank(), ", step ", step, ": ", missing.size(),
+            " of ", count_, missing.size() == 1 ? " gradients was" : " gradients were",
+            " never announced with ddp_grad_ready: ", names, advice),
+        parts_.group->rank(),
+        missing.front(),
+        states_[missing.front()].bucket,
+        step};
     throw Error(parts_.group->break_everywhere(error));
 }
 

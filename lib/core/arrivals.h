@@ -1,7 +1,7 @@
 // Gradients come in: the program announces them, and each goes into its bucket.
 //
-// grad_ready is lock-free: an increment of the parameter's count of announcements and a decrement of its bucket's count of gradients
-// that it waits for.
+// grad_ready is lock-free: an increment of the parameter's count of announcements and a decrement
+// of its bucket's count of gradients that it waits for.
 #pragma once
 
 #include <cstddef>
@@ -25,12 +25,15 @@ public:
     void grad_ready_on(std::int32_t param, void* stream);
     // add: to what is there since the last synced step, if anything is.
     void put(std::int32_t param, const void* gradient, bool add);
-    void grad_ready_sparse(std::int32_t param, const std::int64_t* indices, const void* values, std::size_t count);
-    void grad_ready_factors(std::int32_t param, const void* left, const void* right, std::size_t rows);
+    void grad_ready_sparse(std::int32_t param, const std::int64_t* indices, const void* values,
+                           std::size_t count);
+    void grad_ready_factors(std::int32_t param, const void* left, const void* right,
+                            std::size_t rows);
     void mark_unused(const std::vector<std::int32_t>& params);
 
-    // Every gradient that is expected is accounted for: those that were announced in local steps only are complete now, and any other
-    // that is not ready never will be. Breaks the group if one is missing.
+    // Every gradient that is expected is accounted for: those that were announced in local steps
+    // only are complete now, and any other that is not ready never will be. Breaks the group if one
+    // is missing.
     void close();
 
 private:
@@ -49,7 +52,8 @@ private:
     void refuse_dense(std::int32_t param, const ParamState& s) const;
     void mark_unused(std::int32_t param);
     void note_announced(std::int32_t param) {
-        if (announced_) announced_[param] = static_cast<record::AnnouncedStep>(parts_.totals.steps + 1);
+        if (announced_)
+            announced_[param] = static_cast<record::AnnouncedStep>(parts_.totals.steps + 1);
     }
     void put_in_place(std::int32_t param, ParamState& s);
     void put_zeros(std::int32_t param, ParamState& s, bool keep);

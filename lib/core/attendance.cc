@@ -8,12 +8,15 @@ namespace libddp {
 
 void Attendance::require_weight(double weight) const {
     if (!options_.weighted)
-        fail_call(DDP_ERROR_INVALID_STATE, "the context was not created with DDP_REDUCTION_WEIGHTED_MEAN");
+        fail_call(DDP_ERROR_INVALID_STATE,
+                  "the context was not created with DDP_REDUCTION_WEIGHTED_MEAN");
     if (!std::isfinite(weight) || weight < 0)
-        fail_call(DDP_ERROR_INVALID_ARGUMENT, "weight is ", weight, "; it must be finite and not negative");
+        fail_call(DDP_ERROR_INVALID_ARGUMENT, "weight is ", weight,
+                  "; it must be finite and not negative");
 }
 
-StepOutcome Attendance::exchange(Group& group, const ContextNumber& number, bool inputs, bool sync) const {
+StepOutcome Attendance::exchange(Group& group, const ContextNumber& number, bool inputs,
+                                 bool sync) const {
     return exchange_step(group, number.tag(), {weight_, own_steps_, !inputs, sync});
 }
 
@@ -25,7 +28,8 @@ void Attendance::begin(const StepOutcome& outcome, bool inputs, std::int64_t ste
     if (options_.stop_at_first_join && outcome.first_joined >= 0)
         throw CallError({DDP_ERROR_UNEVEN_INPUTS,
                          str("rank ", outcome.first_joined,
-                             " has no more inputs, and with DDP_CONTEXT_STOP_AT_FIRST_JOIN all ranks stop then"),
+                             " has no more inputs, and with DDP_CONTEXT_STOP_AT_FIRST_JOIN all "
+                             "ranks stop then"),
                          outcome.first_joined, -1, -1, steps});
     joined_ = outcome.first_joined;
     if (inputs) ++own_steps_;

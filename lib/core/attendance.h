@@ -1,4 +1,5 @@
-// Ranks that run out of inputs, and ranks whose gradients weigh differently: what ranks tell each other at the beginning of each step.
+// Ranks that run out of inputs, and ranks whose gradients weigh differently: what ranks tell each
+// other at the beginning of each step.
 #pragma once
 
 #include <cstdint>
@@ -26,9 +27,11 @@ public:
     static bool has_mean(const Group& group, const StepOutcome& outcome);
     // A step with this outcome begins. Throws UNEVEN_INPUTS where all ranks stop instead.
     void begin(const StepOutcome& outcome, bool inputs, std::int64_t steps);
-    // The reducer takes the mean over all ranks. By this the gradients are multiplied, so that it becomes the mean that is wanted.
+    // The reducer takes the mean over all ranks. By this the gradients are multiplied, so that it
+    // becomes the mean that is wanted.
     double factor(const Group& group, const StepOutcome& outcome) const;
-    // No rank has inputs, or the group is another one: values are equal again, or the program makes them so.
+    // No rank has inputs, or the group is another one: values are equal again, or the program makes
+    // them so.
     void start_over();
 
 private:

@@ -1,4 +1,5 @@
-// The buffers of a model, which one rank's values replace on all ranks, unless a function of the program does something else.
+// The buffers of a model, which one rank's values replace on all ranks, unless a function of the
+// program does something else.
 #pragma once
 
 #include <cstdint>

@@ -13,12 +13,14 @@
 
 namespace libddp {
 
-// A sweep visits the caps one after another, the usual one first. A visit is a rebuild, one step that does not count, and some that do.
-// The measure is the time from the end of one synced step to that of the next, so the program's own work counts too. Each time is divided
-// by that of the usual cap in the same sweep: what slows the machine for a while slows both. Sweeps drop the caps that are slow, and the
-// fastest of the last ones is kept if it saves more than kLeastGain.
+// A sweep visits the caps one after another, the usual one first. A visit is a rebuild, one step
+// that does not count, and some that do. The measure is the time from the end of one synced step to
+// that of the next, so the program's own work counts too. Each time is divided by that of the usual
+// cap in the same sweep: what slows the machine for a while slows both. Sweeps drop the caps that
+// are slow, and the fastest of the last ones is kept if it saves more than kLeastGain.
 //
-// All ranks must make the same calls between the same steps. Then they visit the same caps at the same steps.
+// All ranks must make the same calls between the same steps. Then they visit the same caps at the
+// same steps.
 class CapTuner {
 public:
     using Caps = std::vector<std::size_t>;
@@ -51,8 +53,9 @@ public:
 private:
     struct Trial {
         Caps caps;
-        std::vector<double> ratios;  // of the time of a step to that with the usual cap, one of each sweep
-        bool dropped;                // in no further sweep
+        // of the time of a step to that with the usual cap, one of each sweep
+        std::vector<double> ratios;
+        bool dropped;  // in no further sweep
         double ratio() const;
         double best() const;
     };

@@ -11,7 +11,8 @@
 namespace libddp {
 namespace {
 
-// Gradients that are reduced in place share a bucket where they lie in one range of memory on all ranks of the group.
+// Gradients that are reduced in place share a bucket where they lie in one range of memory on all
+// ranks of the group.
 void agree_on_ranges(ParamTable& table, Group& group, const OpTag& of) {
     if (table.any_in_place()) table.set_follows(agree_on_neighbours(group, of, table.neighbours()));
 }
@@ -57,10 +58,12 @@ void Context::commit() {
     agree_on_ranges(model_.table, *group_, number_->tag());
     std::optional<Planner::Buckets> planned;
     if (plan_text)
-        in_call("ddp_plan_adopt, read by ddp_commit", [&] { planned = plan_from_text(*plan_text, model_.table); });
-    if (model_.options.initial_broadcast) broadcast_state(*group_, number_->tag(), model_.streams, model_.all(), 0);
-    reducer_ =
-        std::make_unique<Reducer>(group_, *number_, model_, building_.hook, building_.frozen, std::move(planned));
+        in_call("ddp_plan_adopt, read by ddp_commit",
+                [&] { planned = plan_from_text(*plan_text, model_.table); });
+    if (model_.options.initial_broadcast)
+        broadcast_state(*group_, number_->tag(), model_.streams, model_.all(), 0);
+    reducer_ = std::make_unique<Reducer>(group_, *number_, model_, building_.hook, building_.frozen,
+                                         std::move(planned));
     building_.hook = {};
     reducer_->results().set_callback(std::move(building_.reduced));
     reducer_->set_sync(building_.sync);
@@ -70,7 +73,8 @@ void Context::commit() {
 }
 
 void Context::set_stream(const ddp_device& device, void* stream) {
-    if (is_cpu(device)) fail_call(DDP_ERROR_INVALID_ARGUMENT, "kind is DDP_DEVICE_CPU, which has no streams");
+    if (is_cpu(device))
+        fail_call(DDP_ERROR_INVALID_ARGUMENT, "kind is DDP_DEVICE_CPU, which has no streams");
     require_between_steps();
     model_.streams.require(device)->set_caller(stream);
 }
@@ -150,13 +154,16 @@ void Context::adopt_plan(const std::string& text) {
 
 Reducer& Context::committed() const {
     auto* reducer = this->reducer();
-    if (!reducer) fail_call(DDP_ERROR_INVALID_STATE, "the context is still being built; call ddp_commit first");
+    if (!reducer)
+        fail_call(DDP_ERROR_INVALID_STATE,
+                  "the context is still being built; call ddp_commit first");
     return *reducer;
 }
 
 void Context::require_building() const {
     if (reducer())
-        fail_call(DDP_ERROR_INVALID_STATE, "the context is committed already; its parameters can no longer change");
+        fail_call(DDP_ERROR_INVALID_STATE,
+                  "the context is committed already; its parameters can no longer change");
 }
 
 void Context::step_begin() {
@@ -171,8 +178,8 @@ void Context::step_begin() {
     }
     const StepOutcome outcome = attendance_.exchange(*group_, *number_, true, reducer.parts().sync);
     if (!Attendance::has_mean(*group_, outcome))
-        fail_call(DDP_ERROR_INVALID_ARGUMENT, "the weights of all ranks (ddp_set_weight) sum to ", outcome.total_weight,
-                  ", so there is no mean");
+        fail_call(DDP_ERROR_INVALID_ARGUMENT, "the weights of all ranks (ddp_set_weight) sum to ",
+                  outcome.total_weight, ", so there is no mean");
     follow(outcome, true);
 }
 
@@ -180,12 +187,13 @@ void Context::step_begin() {
 void Context::discard_step() {
     step_call([this](Reducer& reducer) {
         if (attendance_.joined() >= 0 && !group_->broken())
-            throw CallError(
-                {DDP_ERROR_UNSUPPORTED,
-                 str("rank ", attendance_.joined(),
-                     " is in ddp_join, and cannot discard the step with the others; end it with ddp_finalize, and "
-                     "give zeros where there is no gradient, or create the context with DDP_CONTEXT_SKIP_NONFINITE"),
-                 attendance_.joined()});
+            throw CallError({DDP_ERROR_UNSUPPORTED,
+                             str("rank ", attendance_.joined(),
+                                 " is in ddp_join, and cannot discard the step with the others; "
+                                 "end it with ddp_finalize, and "
+                                 "give zeros where there is no gradient, or create the context "
+                                 "with DDP_CONTEXT_SKIP_NONFINITE"),
+                             attendance_.joined()});
         reducer.results().discard();
     });
 }
@@ -198,7 +206,9 @@ void Context::join() {
         fail_call(DDP_ERROR_INVALID_STATE,
                   "create the context with DDP_CONTEXT_JOIN, so that the other ranks expect this");
     const StreamScope order(model_.streams);
-    const auto exchange = [&] { return attendance_.exchange(*group_, *number_, false, reducer.parts().sync); };
+    const auto exchange = [&] {
+        return attendance_.exchange(*group_, *number_, false, reducer.parts().sync);
+    };
     StepOutcome outcome;
     for (outcome = exchange(); outcome.present > 0; outcome = exchange()) {
         if (!Attendance::has_mean(*group_, outcome))

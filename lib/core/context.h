@@ -1,4 +1,5 @@
-// A context: registration, commit, and the beginning of each step. Semantics: include/ddp/context.h.
+// A context: registration, commit, and the beginning of each step. Semantics:
+// include/ddp/context.h.
 #pragma once
 
 #include <atomic>

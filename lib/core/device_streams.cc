@@ -35,8 +35,8 @@ void DeviceStreams::forget_noted() {
 
 void DeviceStreams::wait(std::int64_t timeout_ms, const std::function<void()>& look) const {
     if (!wait_for(*stream_->record(), Deadline::after_ms(timeout_ms), look))
-        fail(DDP_ERROR_TIMEOUT, device_name(device()), ": the device did not come to the end of the reduction within ",
-             timeout_ms, " ms");
+        fail(DDP_ERROR_TIMEOUT, device_name(device()),
+             ": the device did not come to the end of the reduction within ", timeout_ms, " ms");
 }
 
 DeviceStreams* ContextStreams::find(const ddp_device& device) const {

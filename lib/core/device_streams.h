@@ -1,8 +1,9 @@
-// A context's own streams on each device that holds its parameters, and the caller's stream that they are ordered with.
+// A context's own streams on each device that holds its parameters, and the caller's stream that
+// they are ordered with.
 //
-// One stream fills buckets and empties them. The work on a bucket in between is in the order of another one, of which
-// there is one for each link of the group: so buckets are filled while others travel, and those of different links travel at
-// the same time.
+// One stream fills buckets and empties them. The work on a bucket in between is in the order of
+// another one, of which there is one for each link of the group: so buckets are filled while others
+// travel, and those of different links travel at the same time.
 #pragma once
 
 #include <cstdint>
@@ -30,25 +31,28 @@ public:
     void* caller() const { return caller_; }
     void set_caller(void* stream) { caller_ = stream; }
 
-    // Work that is enqueued from now on comes after the work on the caller's stream, or the other way round.
+    // Work that is enqueued from now on comes after the work on the caller's stream, or the other
+    // way round.
     void enter() const {
         follow_caller();
         gather();
     }
-    // Work that comes here is after the work on the caller's stream now; buckets may be on their way.
+    // Work that comes here is after the work on the caller's stream now; buckets may be on their
+    // way.
     void follow_caller() const {
         stream_->refuse_capture(caller_);
         stream_->follow(caller_);
     }
     void leave() const { stream_->lead(caller_); }
 
-    // Streams on which gradients came that are reduced in a later step. follow_noted() comes after all that is on them by
-    // then, at the end of their step.
+    // Streams on which gradients came that are reduced in a later step. follow_noted() comes after
+    // all that is on them by then, at the end of their step.
     void note(void* stream);
     void follow_noted();
     void forget_noted();
 
-    // The host waits until all is done here. look: throws when that can no longer be. Throws TIMEOUT.
+    // The host waits until all is done here. look: throws when that can no longer be. Throws
+    // TIMEOUT.
     void wait(std::int64_t timeout_ms, const std::function<void()>& look) const;
 
 private:
@@ -101,7 +105,8 @@ private:
     std::vector<std::unique_ptr<DeviceStreams>> devices_;  // few
 };
 
-// A call between steps: in the order of the caller's streams from its beginning to its end, however that is.
+// A call between steps: in the order of the caller's streams from its beginning to its end, however
+// that is.
 class StreamScope {
 public:
     explicit StreamScope(const ContextStreams& streams) : streams_(streams) { streams_.enter(); }

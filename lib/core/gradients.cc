@@ -19,7 +19,8 @@ void* home(const Gradient& gradient) {
 
 }  // namespace
 
-void HostGradients::require_copyable(std::int32_t param, const Gradient& gradient, const void* given, bool add) const {
+void HostGradients::require_copyable(std::int32_t param, const Gradient& gradient,
+                                     const void* given, bool add) const {
     if (gradient.bytes == 0) return;
     const std::string& name = table_[param].name;
     const auto refuse = [param](const std::string& why) {
@@ -29,7 +30,8 @@ void HostGradients::require_copyable(std::int32_t param, const Gradient& gradien
         refuse(str("gradient is NULL, but '", name, "' has ", gradient.count,
                    gradient.count == 1 ? " element" : " elements"));
     if (const ddp_device device = device_of(given); !is_cpu(device))
-        refuse(str("gradient is memory of ", device_name(device), ", but '", name, "' is on the CPU"));
+        refuse(
+            str("gradient is memory of ", device_name(device), ", but '", name, "' is on the CPU"));
     const auto from = reinterpret_cast<std::uintptr_t>(given);
     const auto to = reinterpret_cast<std::uintptr_t>(home(gradient));
     if (from < to + gradient.bytes && to < from + gradient.bytes && (add || from != to))
@@ -61,17 +63,19 @@ void HostGradients::keep(std::int32_t param, const Gradient& gradient) {
     kept_.insert_or_assign(param, std::move(copy));
 }
 
-void HostGradients::convert_result(const ddp_bucket& bucket, const BucketTensor& tensor, void* target) {
+void HostGradients::convert_result(const ddp_bucket& bucket, const BucketTensor& tensor,
+                                   void* target) {
     const auto count = static_cast<std::size_t>(tensor.count);
-    const auto* source =
-        static_cast<const std::byte*>(bucket.result) + bucket.first_element(tensor) * dtype_size(bucket.result_dtype);
+    const auto* source = static_cast<const std::byte*>(bucket.result) +
+                         bucket.first_element(tensor) * dtype_size(bucket.result_dtype);
     if (bucket.result_dtype == bucket.dtype)
         cpu::scale_copy(target, source, count, bucket.dtype, 1);
     else
         cpu::convert(target, bucket.dtype, source, bucket.result_dtype, count);
 }
 
-void HostGradients::give_back(const ddp_bucket&, const BucketTensor& tensor, const Gradient& gradient) {
+void HostGradients::give_back(const ddp_bucket&, const BucketTensor& tensor,
+                              const Gradient& gradient) {
     if (gradient.grad) return;
     const std::lock_guard lock(mutex_);
     const auto found = kept_.find(tensor.param);
@@ -92,11 +96,13 @@ void DeviceGradients::reset_layout(const Layout& layout) {
     fills_ = std::vector<Fill>(table_.params().size());
 }
 
-void DeviceGradients::require_copyable(std::int32_t param, const Gradient& gradient, const void*, bool) const {
+void DeviceGradients::require_copyable(std::int32_t param, const Gradient& gradient, const void*,
+                                       bool) const {
     throw CallError(
         {DDP_ERROR_UNSUPPORTED,
          str("'", table_[param].name, "' is on ", device_name(gradient.streams->device()),
-             ", where only the program knows the stream; copy the gradient to desc.grad or ddp_grad_view there, and "
+             ", where only the program knows the stream; copy the gradient to desc.grad or "
+             "ddp_grad_view there, and "
              "call ddp_grad_ready_on"),
          -1, param});
 }
@@ -107,7 +113,8 @@ void DeviceGradients::begin_step(const Participation& participation) {
         std::int32_t expected = 0;
         for (const std::int32_t param : bucket->params) {
             if (participation.role(param) == Role::kExpected) ++expected;
-            fills_[static_cast<std::size_t>(param)] = Fill::kKeptZeros;  // what is absent says nothing more
+            // what is absent says nothing more
+            fills_[static_cast<std::size_t>(param)] = Fill::kKeptZeros;
         }
         bucket->missing.store(expected, std::memory_order_relaxed);
         bucket->streams.clear();
@@ -125,11 +132,12 @@ void DeviceGradients::come(const Gradient& gradient, void* stream, bool later) {
         return;
     }
     const std::lock_guard lock(b.mutex);
-    if (std::find(b.streams.begin(), b.streams.end(), stream) == b.streams.end()) b.streams.push_back(stream);
+    if (std::find(b.streams.begin(), b.streams.end(), stream) == b.streams.end())
+        b.streams.push_back(stream);
 }
 
-// Events only now, and one for each stream: it stands for all gradients that came on it. But a stream that only the thread
-// knows has its events already.
+// Events only now, and one for each stream: it stands for all gradients that came on it. But a
+// stream that only the thread knows has its events already.
 void DeviceGradients::decide(std::int32_t param, const Gradient& gradient, Fill fill) {
     Bucket& b = bucket(gradient.bucket);
     fills_[static_cast<std::size_t>(param)] = fill;
@@ -138,8 +146,10 @@ void DeviceGradients::decide(std::int32_t param, const Gradient& gradient, Fill 
     for (void* stream : b.streams) b.complete.push_back(b.device_streams->stream()->record(stream));
 }
 
-// No announcement says that the program has written it: what is on the caller's stream now comes first.
-void DeviceGradients::fill_absent(std::int32_t param, const Gradient& gradient, bool counts, double) {
+// No announcement says that the program has written it: what is on the caller's stream now comes
+// first.
+void DeviceGradients::fill_absent(std::int32_t param, const Gradient& gradient, bool counts,
+                                  double) {
     if (!counts) return;
     fills_[static_cast<std::size_t>(param)] = Fill::kUnused;
     gradient.streams->follow_caller();
@@ -156,7 +166,8 @@ void DeviceGradients::pack(const ddp_bucket& described, const Hook::Target& targ
     for (const BucketTensor& tensor : described.tensors) {
         const auto count = static_cast<std::size_t>(tensor.count);
         if (count == 0) continue;
-        void* dst = static_cast<std::byte*>(target.buffer) + described.first_element(tensor) * dtype_size(target.dtype);
+        void* dst = static_cast<std::byte*>(target.buffer) +
+                    described.first_element(tensor) * dtype_size(target.dtype);
         const Fill fill = fill_of(tensor);
         if ((fill != Fill::kGradient && fill != Fill::kUnused) || scale == 0) {  // not 0 * infinity
             segments.push_back({dst, nullptr, count});
@@ -177,7 +188,9 @@ void DeviceGradients::keep_views(const ddp_bucket& described) {
     std::vector<ddp_segment> segments;
     for (const BucketTensor& tensor : described.tensors) {
         const Fill fill = fill_of(tensor);
-        if (tensor.count == 0 || (fill != Fill::kKeptZeros && fill != Fill::kUnused) || !is_view(tensor)) continue;
+        if (tensor.count == 0 || (fill != Fill::kKeptZeros && fill != Fill::kUnused) ||
+            !is_view(tensor))
+            continue;
         auto& kept = kept_[tensor.param];
         kept = stream->allocate(table_[tensor.param].bytes);
         segments.push_back({kept.get(), tensor.gradient, static_cast<std::size_t>(tensor.count)});
@@ -185,7 +198,8 @@ void DeviceGradients::keep_views(const ddp_bucket& described) {
     on_device::transfer(*stream, segments, described.dtype, described.dtype, 1);
 }
 
-void DeviceGradients::take_result(const ddp_bucket& described, const BucketTensor& tensor, const Gradient& gradient) {
+void DeviceGradients::take_result(const ddp_bucket& described, const BucketTensor& tensor,
+                                  const Gradient& gradient) {
     void* const target = gradient.grad ? gradient.grad : tensor.gradient;
     if (described.result) {
         const auto* source = static_cast<const std::byte*>(described.result) +
@@ -199,7 +213,8 @@ void DeviceGradients::take_result(const ddp_bucket& described, const BucketTenso
     copied_bytes_.fetch_add(gradient.bytes, std::memory_order_relaxed);
 }
 
-void DeviceGradients::give_back(const ddp_bucket& described, const BucketTensor& tensor, const Gradient&) {
+void DeviceGradients::give_back(const ddp_bucket& described, const BucketTensor& tensor,
+                                const Gradient&) {
     const auto kept = kept_.find(tensor.param);
     if (kept != kept_.end())
         add_result(described, described.dtype,
@@ -210,8 +225,11 @@ void DeviceGradients::clear_home(const ddp_bucket& described, const Gradient& gr
     add_result(described, described.dtype, {home(gradient), nullptr, gradient.count});
 }
 
-void DeviceGradients::add_result(const ddp_bucket& described, ddp_dtype from, const ddp_segment& segment) {
-    if (segment.count > 0) results_[{bucket(described.index).device_streams, from, described.dtype}].push_back(segment);
+void DeviceGradients::add_result(const ddp_bucket& described, ddp_dtype from,
+                                 const ddp_segment& segment) {
+    if (segment.count > 0)
+        results_[{bucket(described.index).device_streams, from, described.dtype}].push_back(
+            segment);
 }
 
 void DeviceGradients::deliver(const ddp_bucket& described) {
@@ -234,7 +252,8 @@ void DeviceGradients::finish(Group& group, std::int64_t step, bool enqueue) {
     try {
         streams_.wait(group.timeout_ms(), [&group] { group.check_in_wait("a device"); });
         // Operations that are aborted end as well.
-        for (std::size_t i = 0; i < group.link_count() && !streams_.empty(); ++i) group.link(i)->devices().check();
+        for (std::size_t i = 0; i < group.link_count() && !streams_.empty(); ++i)
+            group.link(i)->devices().check();
     } catch (const Error& error) {
         ErrorInfo info = on_rank(group.rank(), error.info());
         info.step = step;
@@ -260,7 +279,8 @@ Gradients::Gradients(const Model& model)
 }
 
 void Gradients::reset_layout(const Layout& layout) {
-    for (std::int32_t id = 0; id < model_.table.size(); ++id) static_cast<Gradient&>((*this)[id]) = layout.gradient(id);
+    for (std::int32_t id = 0; id < model_.table.size(); ++id)
+        static_cast<Gradient&>((*this)[id]) = layout.gradient(id);
     on_devices_.reset_layout(layout);
 }
 
@@ -285,8 +305,9 @@ void Gradients::forget_window() {
 }
 
 bool Gradients::any_waits() const {
-    return std::any_of(states_.begin(), states_.end(),
-                       [](const ParamState& s) { return s.waits_for_sync.load(std::memory_order_relaxed); });
+    return std::any_of(states_.begin(), states_.end(), [](const ParamState& s) {
+        return s.waits_for_sync.load(std::memory_order_relaxed);
+    });
 }
 
 void Gradients::forget_given(std::int32_t param) {
@@ -306,7 +327,8 @@ void Gradients::complete(const ddp_bucket& bucket, const Hook::Target& target, c
     });
 }
 
-WorkPtr Gradients::reduce_alone(Group& group, std::int32_t param, const Step& step, const OpTag& tag) {
+WorkPtr Gradients::reduce_alone(Group& group, std::int32_t param, const Step& step,
+                                const OpTag& tag) {
     const ParamState& s = (*this)[param];
     const bool mean = model_.options.reducer.mean;
     if (s.sparse) return rows_.launch(group, param, scale(s, step), mean, tag);

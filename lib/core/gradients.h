@@ -1,11 +1,14 @@
-// How dense gradients get into their buckets and out again: HostGradients for those in the CPU's memory, DeviceGradients for
-// those on devices. Both have the same functions, and Gradients chooses between them in one place.
+// How dense gradients get into their buckets and out again: HostGradients for those in the CPU's
+// memory, DeviceGradients for those on devices. Both have the same functions, and Gradients chooses
+// between them in one place.
 //
-// A gradient of the CPU is in its bucket when ddp_grad_ready returns. One of a device need not even be computed then: what
-// is known is the stream on which it will be. When all of a bucket are announced, events are recorded on their streams; when
-// the bucket is launched, the context's stream there waits for the events and then fills the bucket.
+// A gradient of the CPU is in its bucket when ddp_grad_ready returns. One of a device need not even
+// be computed then: what is known is the stream on which it will be. When all of a bucket are
+// announced, events are recorded on their streams; when the bucket is launched, the context's
+// stream there waits for the events and then fills the bucket.
 //
-// A view that this rank does not use travels as zeros, and may have to become again what it was: its contents are kept.
+// A view that this rank does not use travels as zeros, and may have to become again what it was:
+// its contents are kept.
 #pragma once
 
 #include <atomic>
@@ -39,36 +42,42 @@ public:
     static void come(const Gradient&, void*, bool) {}
 
     // Throws unless what is given to ddp_put lies elsewhere, or is what is there already.
-    void require_copyable(std::int32_t param, const Gradient& gradient, const void* given, bool add) const;
+    void require_copyable(std::int32_t param, const Gradient& gradient, const void* given,
+                          bool add) const;
     void copy_given(const Gradient& gradient, const void* given, bool add);
 
     // Brings a gradient into its bucket, times `scale`.
     void fill(std::int32_t, const Gradient& gradient, double scale) {
         if (scale == 0) return clear(gradient);  // not 0 * infinity
         if (scale != 1)                          // a view is still in this core's cache
-            cpu::scale_copy(gradient.place, gradient.grad ? gradient.grad : gradient.place, gradient.count,
-                            gradient.dtype, scale);
+            cpu::scale_copy(gradient.place, gradient.grad ? gradient.grad : gradient.place,
+                            gradient.count, gradient.dtype, scale);
         else if (gradient.grad && gradient.bytes > 0)
             std::memmove(gradient.place, gradient.grad, gradient.bytes);
         if (gradient.grad) count_copied(gradient);
     }
-    // fill(), and the first element that is not finite; their number if all are. Behind it the bucket is unspecified.
+    // fill(), and the first element that is not finite; their number if all are. Behind it the
+    // bucket is unspecified.
     std::size_t fill_checked(const Gradient& gradient, double scale) {
         if (scale == 0) {
             clear(gradient);
             return gradient.count;
         }
-        if (!gradient.grad && scale == 1) return cpu::first_nonfinite(gradient.place, gradient.count, gradient.dtype);
+        if (!gradient.grad && scale == 1)
+            return cpu::first_nonfinite(gradient.place, gradient.count, gradient.dtype);
         const void* const source = gradient.grad ? gradient.grad : gradient.place;
         if (gradient.grad) count_copied(gradient);
-        return cpu::scale_copy_checked(gradient.place, source, gradient.count, gradient.dtype, scale);
+        return cpu::scale_copy_checked(gradient.place, source, gradient.count, gradient.dtype,
+                                       scale);
     }
     // Zeros stand for a gradient that this rank does not have. keep: a view's contents.
     void fill_with_zeros(std::int32_t param, const Gradient& gradient, bool keep);
     // A view's contents may have to come back.
     void keep(std::int32_t param, const Gradient& gradient);
     // The program's gradient counts, although this rank does not use it. After keep().
-    void fill_unused(std::int32_t param, const Gradient& gradient, double scale) { fill(param, gradient, scale); }
+    void fill_unused(std::int32_t param, const Gradient& gradient, double scale) {
+        fill(param, gradient, scale);
+    }
     // The same (counts), or zeros, for one of which this was known before the step.
     void fill_absent(std::int32_t param, const Gradient& gradient, bool counts, double scale) {
         if (!counts) return fill_with_zeros(param, gradient, true);
@@ -78,8 +87,10 @@ public:
     // Everything is in the bucket already.
     static void pack(const ddp_bucket&, const Hook::Target&, double) {}
 
-    // Copies the result of a tensor from where the hook left it to the program's memory, or into the view.
-    void take_result(const ddp_bucket& bucket, const BucketTensor& tensor, const Gradient& gradient) {
+    // Copies the result of a tensor from where the hook left it to the program's memory, or into
+    // the view.
+    void take_result(const ddp_bucket& bucket, const BucketTensor& tensor,
+                     const Gradient& gradient) {
         void* const target = gradient.grad ? gradient.grad : tensor.gradient;
         if (bucket.result)
             convert_result(bucket, tensor, target);
@@ -93,7 +104,8 @@ public:
     void give_back(const ddp_bucket& bucket, const BucketTensor& tensor, const Gradient& gradient);
     // Zeros, where the program finds it.
     static void clear_home(const ddp_bucket&, const Gradient& gradient) {
-        if (gradient.bytes > 0) std::memset(gradient.grad ? gradient.grad : gradient.place, 0, gradient.bytes);
+        if (gradient.bytes > 0)
+            std::memset(gradient.grad ? gradient.grad : gradient.place, 0, gradient.bytes);
     }
     static void deliver(const ddp_bucket&) {}
     static void finish(Group&, std::int64_t, bool) {}
@@ -107,7 +119,9 @@ private:
         if (gradient.bytes > 0) std::memset(gradient.place, 0, gradient.bytes);
     }
     static void convert_result(const ddp_bucket& bucket, const BucketTensor& tensor, void* target);
-    void count_copied(const Gradient& gradient) { copied_bytes_.fetch_add(gradient.bytes, std::memory_order_relaxed); }
+    void count_copied(const Gradient& gradient) {
+        copied_bytes_.fetch_add(gradient.bytes, std::memory_order_relaxed);
+    }
 
     const ParamTable& table_;
     std::atomic<std::uint64_t> copied_bytes_{0};
@@ -118,7 +132,8 @@ private:
 // Each bucket is filled with one transfer, and emptied with another.
 class DeviceGradients {
 public:
-    DeviceGradients(const ParamTable& table, const ContextStreams& streams) : table_(table), streams_(streams) {}
+    DeviceGradients(const ParamTable& table, const ContextStreams& streams)
+        : table_(table), streams_(streams) {}
 
     // New buckets. Not while a step is under way.
     void reset_layout(const Layout& layout);
@@ -127,33 +142,42 @@ public:
 
     // The program's stream for calls that name none.
     static void* caller(const Gradient& gradient) { return gradient.streams->caller(); }
-    // A gradient will be complete when the stream comes to this point. later: a later step reduces it. Any thread.
+    // A gradient will be complete when the stream comes to this point. later: a later step reduces
+    // it. Any thread.
     void come(const Gradient& gradient, void* stream, bool later);
 
     // Throws UNSUPPORTED: only the program knows the stream.
-    [[noreturn]] void require_copyable(std::int32_t param, const Gradient& gradient, const void* given, bool add) const;
+    [[noreturn]] void require_copyable(std::int32_t param, const Gradient& gradient,
+                                       const void* given, bool add) const;
 
-    // The last that is said about a gradient in this step, after come(), and before the queue is told. pack() fills and scales.
-    void fill(std::int32_t param, const Gradient& gradient, double) { decide(param, gradient, Fill::kGradient); }
+    // The last that is said about a gradient in this step, after come(), and before the queue is
+    // told. pack() fills and scales.
+    void fill(std::int32_t param, const Gradient& gradient, double) {
+        decide(param, gradient, Fill::kGradient);
+    }
     void fill_with_zeros(std::int32_t param, const Gradient& gradient, bool keep) {
         decide(param, gradient, keep ? Fill::kKeptZeros : Fill::kZeros);
     }
     static void keep(std::int32_t, const Gradient&) {}  // pack() does
-    void fill_unused(std::int32_t param, const Gradient& gradient, double) { decide(param, gradient, Fill::kUnused); }
+    void fill_unused(std::int32_t param, const Gradient& gradient, double) {
+        decide(param, gradient, Fill::kUnused);
+    }
     // On the launching thread. begin_step() has asked for zeros.
     void fill_absent(std::int32_t param, const Gradient& gradient, bool counts, double);
     // On the launching thread. scale: of the gradients; those that are absent become zeros.
     void pack(const ddp_bucket& bucket, const Hook::Target& target, double scale);
 
     // deliver() enqueues what these three ask for.
-    void take_result(const ddp_bucket& bucket, const BucketTensor& tensor, const Gradient& gradient);
+    void take_result(const ddp_bucket& bucket, const BucketTensor& tensor,
+                     const Gradient& gradient);
     void give_back(const ddp_bucket& bucket, const BucketTensor& tensor, const Gradient& gradient);
     void clear_home(const ddp_bucket& bucket, const Gradient& gradient);
     void deliver();
     // The same when this bucket is done.
     void deliver(const ddp_bucket& bucket);
-    // The work that is enqueued to finish buckets takes effect: for the host, or (enqueue) for the callers' streams. Other buckets may
-    // travel on. An error breaks the group; step is for its message.
+    // The work that is enqueued to finish buckets takes effect: for the host, or (enqueue) for the
+    // callers' streams. Other buckets may travel on. An error breaks the group; step is for its
+    // message.
     void finish(Group& group, std::int64_t step, bool enqueue);
     // Gradients of a step that did not sync: what comes next is ordered after them.
     void end_local_step() { streams_.follow_noted(); }
@@ -162,8 +186,8 @@ public:
     std::uint64_t copied_bytes() const { return copied_bytes_.load(std::memory_order_relaxed); }
 
 private:
-    // How a gradient's place is filled. Kept zeros, and an unused gradient that counts: a view's contents may have to
-    // come back.
+    // How a gradient's place is filled. Kept zeros, and an unused gradient that counts: a view's
+    // contents may have to come back.
     enum class Fill : std::uint8_t { kGradient, kZeros, kKeptZeros, kUnused };
 
     struct Bucket {
@@ -184,7 +208,9 @@ private:
     Bucket& bucket(std::int32_t index) { return *buckets_[static_cast<std::size_t>(index)]; }
     void decide(std::int32_t param, const Gradient& gradient, Fill fill);
     void keep_views(const ddp_bucket& bucket);
-    Fill fill_of(const BucketTensor& tensor) const { return fills_[static_cast<std::size_t>(tensor.param)]; }
+    Fill fill_of(const BucketTensor& tensor) const {
+        return fills_[static_cast<std::size_t>(tensor.param)];
+    }
     bool is_view(const BucketTensor& tensor) const { return !table_[tensor.param].grad; }
     void add_result(const ddp_bucket& bucket, ddp_dtype from, const ddp_segment& segment);
 
@@ -197,11 +223,14 @@ private:
     std::atomic<std::uint64_t> copied_bytes_{0};
 };
 
-// All that ddp_grad_ready touches of a parameter, in one cache line. Its parts have different lives.
-struct alignas(64) ParamState : Gradient {    // of the layout
-    std::atomic<bool> waits_for_sync{false};  // until a synced step: announced in a local step, not yet reduced
-    std::atomic<bool> given{false};           // until another comes: ddp_put gave it, and nothing adds up there
-    Announcement now;                         // of the step
+// All that ddp_grad_ready touches of a parameter, in one cache line. Its parts have different
+// lives.
+struct alignas(64) ParamState : Gradient {  // of the layout
+    // until a synced step: announced in a local step, not yet reduced
+    std::atomic<bool> waits_for_sync{false};
+    // until another comes: ddp_put gave it, and nothing adds up there
+    std::atomic<bool> given{false};
+    Announcement now;  // of the step
 };
 
 // The gradients of all parameters.
@@ -210,7 +239,9 @@ public:
     explicit Gradients(const Model& model);
 
     ParamState& operator[](std::int32_t param) { return states_[static_cast<std::size_t>(param)]; }
-    const ParamState& operator[](std::int32_t param) const { return states_[static_cast<std::size_t>(param)]; }
+    const ParamState& operator[](std::int32_t param) const {
+        return states_[static_cast<std::size_t>(param)];
+    }
     ParamState* data() { return states_.data(); }
 
     // Not while a step is under way.
@@ -225,7 +256,8 @@ public:
     // Another group: those of the old one may still use what they were given.
     void leave_group() { factors_.prepare(); }
 
-    // The only place that tells the CPU from devices. body: called with the gradients of one of them.
+    // The only place that tells the CPU from devices. body: called with the gradients of one of
+    // them.
     template <class Body>
     void at(const Gradient& gradient, Body body) {
         if (gradient.streams) [[unlikely]]
@@ -243,8 +275,8 @@ public:
     const SparseGradients& rows() const { return rows_; }
     FactorGradients& factors() { return factors_; }
 
-    // By which a gradient is multiplied while it is brought into its bucket. Integers have no factor. The link that runs the reduction
-    // divides a mean.
+    // By which a gradient is multiplied while it is brought into its bucket. Integers have no
+    // factor. The link that runs the reduction divides a mean.
     static double scale(const Gradient& gradient, const Step& step) {
         return is_floating(gradient.dtype) ? step.begin.factor : 1;
     }
@@ -252,22 +284,27 @@ public:
     bool dense(std::int32_t param, const Gradient& gradient) {
         return !gradient.sparse && (!gradient.factored || factors_.whole(param));
     }
-    // A program that adds to gradients, and does not zero them before this step, has the mean of earlier steps there. The mean of the
-    // sums has it whole only if ranks without a new gradient count with it, too.
+    // A program that adds to gradients, and does not zero them before this step, has the mean of
+    // earlier steps there. The mean of the sums has it whole only if ranks without a new gradient
+    // count with it, too.
     bool counts_unused(const ParamState& state, const Step& step) const {
-        return model_.options.reducer.accumulate && !state.sparse && !state.factored && step.has_results() &&
-               !state.given.load(std::memory_order_relaxed);
+        return model_.options.reducer.accumulate && !state.sparse && !state.factored &&
+               step.has_results() && !state.given.load(std::memory_order_relaxed);
     }
 
-    // The last thing before a bucket is sent, on the thread that launches: puts zeros where this rank has no gradient and knew so
-    // before the step, and brings gradients of devices to `target`.
+    // The last thing before a bucket is sent, on the thread that launches: puts zeros where this
+    // rank has no gradient and knew so before the step, and brings gradients of devices to
+    // `target`.
     void complete(const ddp_bucket& bucket, const Hook::Target& target, const Step& step);
-    // Reduces a parameter that is alone in its bucket, because it goes a way of its own, without the hook.
+    // Reduces a parameter that is alone in its bucket, because it goes a way of its own, without
+    // the hook.
     WorkPtr reduce_alone(Group& group, std::int32_t param, const Step& step, const OpTag& tag);
     // Takes the result of such a parameter. Returns how many bytes this rank gave for it.
     std::uint64_t collect(std::int32_t param);
 
-    std::uint64_t copied_bytes() const { return on_host_.copied_bytes() + on_devices_.copied_bytes(); }
+    std::uint64_t copied_bytes() const {
+        return on_host_.copied_bytes() + on_devices_.copied_bytes();
+    }
 
 private:
     const Model& model_;

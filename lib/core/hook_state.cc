@@ -22,9 +22,9 @@ constexpr std::size_t kLengthBytes = 8;
 constexpr std::size_t kAlign = 8;
 
 const std::map<ddp_dtype, std::string>& dtype_names() {
-    static const std::map<ddp_dtype, std::string> names{{DDP_F16, "F16"}, {DDP_BF16, "BF16"}, {DDP_F32, "F32"},
-                                                        {DDP_F64, "F64"}, {DDP_I32, "I32"},   {DDP_I64, "I64"},
-                                                        {DDP_U8, "U8"}};
+    static const std::map<ddp_dtype, std::string> names{
+        {DDP_F16, "F16"}, {DDP_BF16, "BF16"}, {DDP_F32, "F32"}, {DDP_F64, "F64"},
+        {DDP_I32, "I32"}, {DDP_I64, "I64"},   {DDP_U8, "U8"}};
     return names;
 }
 
@@ -60,7 +60,8 @@ public:
         const Json numbers = Json::parse(text("numbers"), nullptr, false);
         if (!numbers.is_object()) damaged("numbers");
         for (const auto& [key, value] : numbers.items())
-            state.numbers[key] = value.is_number_integer() ? value.get<std::int64_t>() : damaged("a number");
+            state.numbers[key] =
+                value.is_number_integer() ? value.get<std::int64_t>() : damaged("a number");
         for (const auto& [name, entry] : header_.items())
             if (name != "__metadata__") add(state, name, entry, shared_only);
         return state;
@@ -80,14 +81,16 @@ private:
         if (size_ < kLengthBytes) refuse("the state is cut short: ", size_, " bytes");
         std::memcpy(&length, file_, kLengthBytes);
         if (length > size_ - kLengthBytes)
-            refuse("the state is cut short, or is none: its header should have ", length, " bytes, and there are ",
-                   size_ - kLengthBytes);
+            refuse("the state is cut short, or is none: its header should have ", length,
+                   " bytes, and there are ", size_ - kLengthBytes);
         const auto* text_begin = reinterpret_cast<const char*>(file_) + kLengthBytes;
         // Depth is bounded by hand: a header has objects and lists three deep.
         header_ = Json::parse(
-            text_begin, text_begin + length, [](int depth, Json::parse_event_t, Json&) { return depth <= 4; },
+            text_begin, text_begin + length,
+            [](int depth, Json::parse_event_t, Json&) { return depth <= 4; },
             /*allow_exceptions=*/false);
-        if (!header_.is_object() || !header_.contains("__metadata__") || !header_["__metadata__"].is_object())
+        if (!header_.is_object() || !header_.contains("__metadata__") ||
+            !header_["__metadata__"].is_object())
             refuse("this is not the state of ", kind.owner, ": it has no header of ", kind.writer);
         data_ = file_ + kLengthBytes + length;
         data_size_ = size_ - kLengthBytes - length;
@@ -103,17 +106,22 @@ private:
     void check_owner(const HookStateOwner& owner, bool shared_only) const {
         const Json& metadata = header_["__metadata__"];
         if (!metadata.contains("format") || metadata["format"] != owner.kind.format)
-            refuse("this is not the state of ", owner.kind.owner, ": its format is not '", owner.kind.format, "'");
+            refuse("this is not the state of ", owner.kind.owner, ": its format is not '",
+                   owner.kind.format, "'");
         if (text("version") != kVersion)
-            refuse("the state has version ", text("version"), "; this library reads version ", kVersion);
+            refuse("the state has version ", text("version"), "; this library reads version ",
+                   kVersion);
         if (text("bytes") != std::to_string(data_size_))
-            refuse("the state is cut short: ", data_size_, " of ", text("bytes"), " bytes of arrays");
+            refuse("the state is cut short: ", data_size_, " of ", text("bytes"),
+                   " bytes of arrays");
         if (text("checksum") != checksum(data_, data_size_)) damaged("its checksum differs");
         if (text("hook") != owner.hook)
-            refuse("the state is of the hook '", text("hook"), "'; '", owner.hook, "' is installed");
+            refuse("the state is of the hook '", text("hook"), "'; '", owner.hook,
+                   "' is installed");
         if (shared_only) return;
         if (text("world") != std::to_string(owner.world))
-            refuse("the state is of a world of ", text("world"), " ranks; this one has ", owner.world,
+            refuse("the state is of a world of ", text("world"), " ranks; this one has ",
+                   owner.world,
                    ". With DDP_HOOK_STATE_SHARED_ONLY what all ranks share can be loaded");
         if (text("rank") != std::to_string(owner.rank))
             refuse("the state is of rank ", text("rank"), "; this is rank ", owner.rank);
@@ -124,11 +132,14 @@ private:
         if (!params.is_object()) damaged("parameters");
         for (const auto& [name, description] : params.items()) {
             const std::int32_t id = table_.find(name);
-            if (id < 0) refuse("the state is of a model with a parameter '", name, "', which this one does not have");
+            if (id < 0)
+                refuse("the state is of a model with a parameter '", name,
+                       "', which this one does not have");
             const std::string here = describe(table_[id]);
             if (description != here)
                 refuse("the state is of a model whose parameter '", name, "' is ",
-                       description.is_string() ? description.get<std::string>() : "?", "; here it is ", here);
+                       description.is_string() ? description.get<std::string>() : "?",
+                       "; here it is ", here);
         }
     }
 
@@ -149,18 +160,21 @@ private:
         const auto colon = name.find(':');
         array.key = name.substr(0, colon);
         if (colon != std::string::npos) array.param = table_.find(name.substr(colon + 1));
-        if (colon != std::string::npos && array.param < 0) damaged("an array of an unknown parameter");
+        if (colon != std::string::npos && array.param < 0)
+            damaged("an array of an unknown parameter");
         array.shared = text("shared").find("\n" + name + "\n") != std::string::npos;
         if (shared_only && !array.shared) return;
         try {
-            const auto dtype = std::find_if(dtype_names().begin(), dtype_names().end(), [&](const auto& known) {
-                return known.second == entry.at("dtype").get_ref<const std::string&>();
-            });
+            const auto dtype =
+                std::find_if(dtype_names().begin(), dtype_names().end(), [&](const auto& known) {
+                    return known.second == entry.at("dtype").get_ref<const std::string&>();
+                });
             if (dtype == dtype_names().end()) damaged("a dtype");
             array.dtype = dtype->first;
             array.shape = whole_numbers<std::int64_t>(entry, "shape");
             const auto range = whole_numbers<std::size_t>(entry, "data_offsets");
-            if (range.size() != 2 || range[0] > range[1] || range[1] > data_size_) damaged("data_offsets");
+            if (range.size() != 2 || range[0] > range[1] || range[1] > data_size_)
+                damaged("data_offsets");
             array.data = data_ + range[0];
             array.bytes = range[1] - range[0];
         } catch (const Json::exception&) {
@@ -179,7 +193,8 @@ private:
         }
         if (left != 1) damaged("a shape");
         const bool whole = array.param >= 0 && array.key == HookState::kError;
-        if (whole && array.bytes / dtype_size(array.dtype) != static_cast<std::size_t>(table_[array.param].count))
+        if (whole && array.bytes / dtype_size(array.dtype) !=
+                         static_cast<std::size_t>(table_[array.param].count))
             damaged("the size of an array");
     }
 
@@ -193,8 +208,8 @@ private:
 
 }  // namespace
 
-std::vector<std::byte> write_hook_state(const HookState& state, const HookStateOwner& owner, const ParamTable& table,
-                                        std::int64_t timeout_ms) {
+std::vector<std::byte> write_hook_state(const HookState& state, const HookStateOwner& owner,
+                                        const ParamTable& table, std::int64_t timeout_ms) {
     Json header = Json::object(), params = Json::object();
     std::string shared = "\n";
     std::size_t end = 0;
@@ -233,12 +248,13 @@ std::vector<std::byte> write_hook_state(const HookState& state, const HookStateO
     std::vector<std::byte> file(kLengthBytes + text.size() + data.size());
     std::memcpy(file.data(), &length, kLengthBytes);
     std::memcpy(file.data() + kLengthBytes, text.data(), text.size());
-    std::copy(data.begin(), data.end(), file.begin() + static_cast<std::ptrdiff_t>(kLengthBytes + text.size()));
+    std::copy(data.begin(), data.end(),
+              file.begin() + static_cast<std::ptrdiff_t>(kLengthBytes + text.size()));
     return file;
 }
 
-HookState read_hook_state(const std::byte* file, std::size_t size, const HookStateOwner& owner, const ParamTable& table,
-                          bool shared_only) {
+HookState read_hook_state(const std::byte* file, std::size_t size, const HookStateOwner& owner,
+                          const ParamTable& table, bool shared_only) {
     return Reader(file, size, table).read(owner, shared_only);
 }
 

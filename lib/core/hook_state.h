@@ -1,5 +1,6 @@
-// The state of a hook, or of another owner, as a file in the safetensors format: 8 bytes with the length of a JSON header, the
-// header, and then the arrays. What safetensors does not know of (hook, world, rank, numbers, checksum) is in its "__metadata__".
+// The state of a hook, or of another owner, as a file in the safetensors format: 8 bytes with the
+// length of a JSON header, the header, and then the arrays. What safetensors does not know of
+// (hook, world, rank, numbers, checksum) is in its "__metadata__".
 #pragma once
 
 #include <string>
@@ -26,12 +27,12 @@ struct HookStateOwner {
 };
 
 // Arrays on a device are fetched, which may take so long. Throws TIMEOUT.
-std::vector<std::byte> write_hook_state(const HookState& state, const HookStateOwner& owner, const ParamTable& table,
-                                        std::int64_t timeout_ms);
+std::vector<std::byte> write_hook_state(const HookState& state, const HookStateOwner& owner,
+                                        const ParamTable& table, std::int64_t timeout_ms);
 
-// The arrays point into `file`. shared_only: those that belong to one rank are left out, and rank and world may be
-// others. Throws INVALID_ARGUMENT, naming what is wrong.
-HookState read_hook_state(const std::byte* file, std::size_t size, const HookStateOwner& owner, const ParamTable& table,
-                          bool shared_only);
+// The arrays point into `file`. shared_only: those that belong to one rank are left out, and rank
+// and world may be others. Throws INVALID_ARGUMENT, naming what is wrong.
+HookState read_hook_state(const std::byte* file, std::size_t size, const HookStateOwner& owner,
+                          const ParamTable& table, bool shared_only);
 
 }  // namespace libddp

@@ -1,4 +1,5 @@
-// The hook of a context, its name and options as ranks compare them, the links it is called with, and what it sends.
+// The hook of a context, its name and options as ranks compare them, the links it is called with,
+// and what it sends.
 #pragma once
 
 #include <atomic>
@@ -28,13 +29,15 @@ public:
 
     const HookPtr& hook() const { return hook_; }
     Group& group() const { return *group_; }
-    // All operations of a bucket run on one link, whichever buckets are left out: the one that its memory comes from.
+    // All operations of a bucket run on one link, whichever buckets are left out: the one that its
+    // memory comes from.
     ddp_group& link_of(const ddp_bucket& bucket) const {
         return *links_[static_cast<std::size_t>(bucket.index) % group_->link_count()];
     }
     // The facts of an operation of the context, with the hook.
     OpFacts facts(Purpose purpose) const;
-    // It is about to be given so many bytes of gradients. Returns where to count what it gives to collectives.
+    // It is about to be given so many bytes of gradients. Returns where to count what it gives to
+    // collectives.
     const std::shared_ptr<Traffic>& given(std::uint64_t bytes) {
         bytes_in_ += bytes;
         return traffic_;
@@ -44,7 +47,9 @@ public:
     std::uint64_t bytes_in() const { return bytes_in_; }
     std::uint64_t bytes_out() const { return traffic_->sent.load(std::memory_order_relaxed); }
     // Bytes of the buckets that transports copied.
-    std::uint64_t copied_bytes() const { return copied_before_ + traffic_->copied.load(std::memory_order_relaxed); }
+    std::uint64_t copied_bytes() const {
+        return copied_before_ + traffic_->copied.load(std::memory_order_relaxed);
+    }
 
 private:
     std::shared_ptr<Group> group_;

@@ -24,7 +24,8 @@ struct Completion {
 
 void LaunchQueue::reset_layout(const Layout& layout, const ParamTable& table) {
     plan_hash_ = layout.plan_hash();
-    entries_ = std::make_shared<std::vector<Entry>>(layout.size());  // what is under way has the old ones
+    // what is under way has the old ones
+    entries_ = std::make_shared<std::vector<Entry>>(layout.size());
     pending_ = std::vector<std::atomic<std::int32_t>>(layout.size());
     for (std::size_t b = 0; b < layout.size(); ++b) {
         Entry& entry = (*entries_)[b];
@@ -35,7 +36,8 @@ void LaunchQueue::reset_layout(const Layout& layout, const ParamTable& table) {
         entry.content = planned.content;
         const auto& ids = planned.params;
         auto name = [&](std::int32_t id) { return table[id].name; };
-        std::string label = str(ids.size() == 1 ? "parameter '" : "parameters '", name(ids.front()), "'");
+        std::string label =
+            str(ids.size() == 1 ? "parameter '" : "parameters '", name(ids.front()), "'");
         if (ids.size() > 1) label += str(" to '", name(ids.back()), "'");
         entry.label = std::make_shared<const std::string>(std::move(label));
         entry.memory = layout.memory(b);
@@ -81,14 +83,18 @@ void LaunchQueue::gradient_absent(std::int32_t bucket, std::int32_t param) {
     gradient_in_place(bucket, /*used=*/false);
 }
 
-// The first to come launches; whoever comes while it does leaves a request, and it looks again before it goes.
+// The first to come launches; whoever comes while it does leaves a request, and it looks again
+// before it goes.
 void LaunchQueue::launch_ready() {
     Step& step = *step_;
     if (step.requests.fetch_add(1, std::memory_order_acq_rel) != 0) return;
     const auto may_launch = [this, &step] {
-        if (step.next == entries_->size() || pending_[step.next].load(std::memory_order_acquire) != 0) return false;
+        if (step.next == entries_->size() ||
+            pending_[step.next].load(std::memory_order_acquire) != 0)
+            return false;
         return step.next == 0 ||
-               (*entries_)[step.next - 1].now.error.ok();  // a hook failed: nothing after it makes sense
+               // a hook failed: nothing after it makes sense
+               (*entries_)[step.next - 1].now.error.ok();
     };
     std::uint32_t served = 1;
     for (;;) {
@@ -108,7 +114,8 @@ void LaunchQueue::launch(Entry& entry) {
     const OpTag tag = tag_of(entry);
     record_launch(entry, record::EventKind::kLaunch, record::to_ns(now.launched_at));
     try {
-        if (now.has_absent || entry.bucket.stream) gradients_.complete(entry.bucket, target_of(entry), *step_);
+        if (now.has_absent || entry.bucket.stream)
+            gradients_.complete(entry.bucket, target_of(entry), *step_);
         now.work = step_->votes ? start_with_vote(entry, tag) : reduce(entry, tag);
         if (entry.bucket.stream) mark_end(entry, tag);
     } catch (...) {
@@ -130,12 +137,14 @@ OpTag LaunchQueue::tag_of(const Entry& entry) const {
 }
 
 Hook::Target LaunchQueue::target_of(Entry& entry) const {
-    if (entry.bucket.stream && !entry.alone && !step_->votes) return hook_.hook()->target(entry.bucket);
+    if (entry.bucket.stream && !entry.alone && !step_->votes)
+        return hook_.hook()->target(entry.bucket);
     return {entry.bucket.buffer, entry.bucket.dtype};
 }
 
-// Later buckets may have the same stream, so the place is marked when all of this one is enqueued. With a work of the
-// program's own LaunchQueue::wait() does that: a continuation would keep its place in the queue, and hold up what follows.
+// Later buckets may have the same stream, so the place is marked when all of this one is enqueued.
+// With a work of the program's own LaunchQueue::wait() does that: a continuation would keep its
+// place in the queue, and hold up what follows.
 void LaunchQueue::mark_end(Entry& entry, const OpTag& tag) {
     const auto mark = [&entry](const OpTag&) -> WorkPtr {
         entry.bucket.done = entry.bucket.stream->record();
@@ -148,15 +157,16 @@ void LaunchQueue::mark_end(Entry& entry, const OpTag& tag) {
         work = work->then(mark, true, tag);
 }
 
-// The hook is called in a continuation of the ranks' votes. Where buckets have different queues, each waits until the hook was
-// called for those before it.
+// The hook is called in a continuation of the ranks' votes. Where buckets have different queues,
+// each waits until the hook was called for those before it.
 WorkPtr LaunchQueue::start_with_vote(Entry& entry, const OpTag& tag) {
     WorkPtr turn = ask_for_votes(entry, tag);
     WorkPtr called;
     if (hook_.group().link_count() > 1) {
         called = std::make_shared<Work>(nullptr);
-        turn = turn->then([before = std::exchange(step_->last_called, called)](const OpTag&) { return before; }, true,
-                          tag);
+        turn = turn->then(
+            [before = std::exchange(step_->last_called, called)](const OpTag&) { return before; },
+            true, tag);
     }
     return turn->then(
         [this, &entry, called](const OpTag& inherited) -> WorkPtr {
@@ -168,18 +178,20 @@ WorkPtr LaunchQueue::start_with_vote(Entry& entry, const OpTag& tag) {
         hook_.hook()->any_thread(), tag);
 }
 
-// One byte, the maximum over ranks: 1 if any rank used the bucket. Only then it is sent, in the place of the queue where
-// the vote stood.
+// One byte, the maximum over ranks: 1 if any rank used the bucket. Only then it is sent, in the
+// place of the queue where the vote stood.
 WorkPtr LaunchQueue::ask_for_votes(Entry& entry, const OpTag& tag) {
     std::shared_ptr<std::uint8_t>& ballot = entry.now.ballot;
     ballot = std::make_shared<std::uint8_t>(entry.now.used.load(std::memory_order_relaxed) ? 1 : 0);
     return hook_.link_of(entry.bucket)
-        .impl->submit({DDP_COLLECTIVE_ALLREDUCE, nullptr, ballot.get(), 1, DDP_U8, DDP_MAX}, tag.keeping(ballot));
+        .impl->submit({DDP_COLLECTIVE_ALLREDUCE, nullptr, ballot.get(), 1, DDP_U8, DDP_MAX},
+                      tag.keeping(ballot));
 }
 
 WorkPtr LaunchQueue::reduce(Entry& entry, OpTag tag) {
     ddp_group& link = hook_.link_of(entry.bucket);
-    if (entry.alone) return gradients_.reduce_alone(*link.impl, entry.bucket.tensors.front().param, *step_, tag);
+    if (entry.alone)
+        return gradients_.reduce_alone(*link.impl, entry.bucket.tensors.front().param, *step_, tag);
     tag.traffic = hook_.given(entry.content);
     if (!recorder_) return hook_.hook()->reduce(link, entry.bucket, tag);
     const std::int64_t since = record::now_ns();
@@ -211,7 +223,8 @@ OpFacts LaunchQueue::facts(Purpose purpose) const {
     return facts;
 }
 
-// The verdict of another group, which a hook has used, counts the ranks of that group. One of this group has broken it by now.
+// The verdict of another group, which a hook has used, counts the ranks of that group. One of this
+// group has broken it by now.
 ErrorInfo LaunchQueue::in_this_group(ErrorInfo error) const {
     if (error.rank < 0 || hook_.group().broken()) return error;
     error.rank = -1;
@@ -228,17 +241,20 @@ const ddp_bucket& LaunchQueue::wait(std::size_t index) {
             now.error = in_this_group(now.work->result());
         } catch (const Error& error) {
             // A work of the program's own knows nothing of the group.
-            now.error = is_interruption(error.info())
-                            ? interruption(hook_.group().rank(), "a work that the program completes")
-                            : in_this_group(error.info());
+            now.error =
+                is_interruption(error.info())
+                    ? interruption(hook_.group().rank(), "a work that the program completes")
+                    : in_this_group(error.info());
         }
         if (!now.error.ok()) now.error = break_with(now.error, entry);
     }
     if (!now.error.ok()) throw Error(now.error);
-    if (now.live && entry.bucket.stream && !entry.bucket.done) entry.bucket.done = entry.bucket.stream->record();
+    if (now.live && entry.bucket.stream && !entry.bucket.done)
+        entry.bucket.done = entry.bucket.stream->record();
     if (!now.launched) {
         hook_.group().check();  // the hook of an earlier bucket failed
-        fail(DDP_ERROR_INTERNAL, "bucket ", index, " was not launched although all of its gradients are ready");
+        fail(DDP_ERROR_INTERNAL, "bucket ", index,
+             " was not launched although all of its gradients are ready");
     }
     return entry.bucket;
 }
@@ -263,19 +279,22 @@ void LaunchQueue::drain(const Deadline& deadline) {
         if (entry.now.work && !entry.now.work->wait(deadline, /*lend=*/false)) return;
 }
 
-// The verdict may stem from a rank that knows nothing of buckets, or from the store: then this rank says where it was
-// itself.
+// The verdict may stem from a rank that knows nothing of buckets, or from the store: then this rank
+// says where it was itself.
 ErrorInfo LaunchQueue::break_with(ErrorInfo error, const Entry& entry) {
-    const std::string where = str("bucket ", entry.bucket.index, " of step ", step_->number, ", ", *entry.label);
+    const std::string where =
+        str("bucket ", entry.bucket.index, " of step ", step_->number, ", ", *entry.label);
     error = on_rank(hook_.group().rank(), std::move(error));
     if (error.bucket < 0) error = with_bucket(std::move(error), entry, str(" (", where, ")"));
     ErrorInfo verdict = hook_.group().break_everywhere(error);
     if (verdict.bucket < 0)
-        verdict = with_bucket(std::move(verdict), entry, str(" (rank ", hook_.group().rank(), " was at ", where, ")"));
+        verdict = with_bucket(std::move(verdict), entry,
+                              str(" (rank ", hook_.group().rank(), " was at ", where, ")"));
     return verdict;
 }
 
-ErrorInfo LaunchQueue::with_bucket(ErrorInfo error, const Entry& entry, const std::string& text) const {
+ErrorInfo LaunchQueue::with_bucket(ErrorInfo error, const Entry& entry,
+                                   const std::string& text) const {
     error.bucket = entry.bucket.index;
     error.step = step_->number;
     error.message += text;

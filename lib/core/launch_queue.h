@@ -1,11 +1,12 @@
-// The buckets of a step, in the order of the plan: calls the communication hook for each once all of its gradients are
-// there, strictly in that order.
+// The buckets of a step, in the order of the plan: calls the communication hook for each once all
+// of its gradients are there, strictly in that order.
 //
-// A bucket that no rank uses is left out. A bucket in which this rank lacks gradients is completed with zeros first. On
-// request ranks vote before each bucket whether any of them used it.
+// A bucket that no rank uses is left out. A bucket in which this rank lacks gradients is completed
+// with zeros first. On request ranks vote before each bucket whether any of them used it.
 //
-// Any thread may complete a bucket. The one that does launches it and every ready bucket after it; others that
-// complete a bucket meanwhile leave it to that thread and go on, so that no backward thread ever waits for another.
+// Any thread may complete a bucket. The one that does launches it and every ready bucket after it;
+// others that complete a bucket meanwhile leave it to that thread and go on, so that no backward
+// thread ever waits for another.
 #pragma once
 
 #include <atomic>
@@ -34,8 +35,8 @@ public:
     // All buckets wait for their gradients. The step lasts until the next call.
     void begin_step(Step& step, const Participation& participation);
 
-    // One gradient of this bucket is in place. used: for a vote, whether it is this rank's own. Lock-free.
-    // Launches what is ready.
+    // One gradient of this bucket is in place. used: for a vote, whether it is this rank's own.
+    // Lock-free. Launches what is ready.
     void gradient_in_place(std::int32_t bucket, bool used = true) {
         const auto b = static_cast<std::size_t>(bucket);
         if (used && step_->votes) (*entries_)[b].now.used.store(true, std::memory_order_relaxed);
@@ -45,15 +46,17 @@ public:
     void gradient_absent(std::int32_t bucket, std::int32_t param);
     // Launches buckets that wait for no gradient of this rank.
     void launch_ready();
-    // The tag of an operation that belongs to the step, but to no bucket. It runs on the first link.
+    // The tag of an operation that belongs to the step, but to no bucket. It runs on the first
+    // link.
     OpTag step_tag(Purpose purpose) const;
 
-    // Waits for a bucket and returns it, with the hook's result. Throws what went wrong, which has then broken the
-    // group.
+    // Waits for a bucket and returns it, with the hook's result. Throws what went wrong, which has
+    // then broken the group.
     const ddp_bucket& wait(std::size_t bucket);
     // Whether no bucket waits for a gradient any more.
     bool all_launched() const { return step_->next == entries_->size(); }
-    // True if work of the current step is still under way. in_place_only: of buckets that are ranges of the program's memory.
+    // True if work of the current step is still under way. in_place_only: of buckets that are
+    // ranges of the program's memory.
     bool in_flight(bool in_place_only = false) const;
     // Waits for all launched buckets, well or badly, at most until the deadline.
     void drain(const Deadline& deadline);
@@ -71,15 +74,18 @@ public:
 
 private:
     struct Entry {
-        // These live as long as the layout. The fields of the bucket that belong to the step are set when the step begins.
+        // These live as long as the layout. The fields of the bucket that belong to the step are
+        // set when the step begins.
         ddp_bucket bucket;
         std::uint64_t content = 0;  // bytes of gradients, without gaps
         bool alone = false;
         bool in_place = false;
         std::shared_ptr<const std::string> label;
         std::shared_ptr<const void> memory;
-        // Works of the program's own that use the bucket. They may still do when the group has broken, and `work` failed.
-        std::shared_ptr<std::atomic<std::int32_t>> borrowers = std::make_shared<std::atomic<std::int32_t>>(0);
+        // Works of the program's own that use the bucket. They may still do when the group has
+        // broken, and `work` failed.
+        std::shared_ptr<std::atomic<std::int32_t>> borrowers =
+            std::make_shared<std::atomic<std::int32_t>>(0);
         Launch now;  // of the step
 
         bool in_flight() const { return (now.work && !now.work->done()) || *borrowers > 0; }
@@ -93,7 +99,8 @@ private:
     static void mark_end(Entry& entry, const OpTag& tag);
     WorkPtr ask_for_votes(Entry& entry, const OpTag& tag);
     WorkPtr reduce(Entry& entry, OpTag tag);
-    void record_launch(const Entry& entry, record::EventKind kind, std::int64_t at_ns, std::int64_t since_ns = 0) const;
+    void record_launch(const Entry& entry, record::EventKind kind, std::int64_t at_ns,
+                       std::int64_t since_ns = 0) const;
     ErrorInfo break_with(ErrorInfo error, const Entry& entry);
     ErrorInfo in_this_group(ErrorInfo error) const;
     ErrorInfo with_bucket(ErrorInfo error, const Entry& entry, const std::string& text) const;
@@ -104,7 +111,8 @@ private:
     Step* step_ = nullptr;
     std::uint64_t plan_hash_ = 0;
     std::shared_ptr<std::vector<Entry>> entries_ = std::make_shared<std::vector<Entry>>();
-    std::vector<std::atomic<std::int32_t>> pending_;  // gradients of this step that each bucket waits for
+    // gradients of this step that each bucket waits for
+    std::vector<std::atomic<std::int32_t>> pending_;
 };
 
 }  // namespace libddp

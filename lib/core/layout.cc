@@ -42,10 +42,12 @@ Layout::Layout(Group& group, const Model& model, BucketPlan plan)
     if (model_.options.reducer.check) place_checked_views();
 }
 
-// Gradients that would live in buckets: so what the program writes is never what is reduced, and can be compared with what was
-// announced.
+// Gradients that would live in buckets: so what the program writes is never what is reduced, and
+// can be compared with what was announced.
 void Layout::place_checked_views() {
-    const auto lives_here = [](const Param& param) { return !param.grad && !param.ignored && !param.sparse; };
+    const auto lives_here = [](const Param& param) {
+        return !param.grad && !param.ignored && !param.sparse;
+    };
     std::size_t total = kAlignment;  // a parameter without elements has a place, too
     for (const Param& param : model_.table.params())
         if (lives_here(param)) total += align_up(param.bytes);
@@ -76,7 +78,8 @@ Gradient Layout::gradient(std::int32_t param) const {
 
 std::byte* Layout::view(std::int32_t param) const {
     const Param& p = model_.table[param];
-    if (p.in_place.asked && p.grad) return static_cast<std::byte*>(p.grad);  // a check copies from there
+    // a check copies from there
+    if (p.in_place.asked && p.grad) return static_cast<std::byte*>(p.grad);
     return at(param).checked ? at(param).checked : at(param).place;
 }
 
@@ -101,8 +104,8 @@ ddp_bucket Layout::describe(std::size_t index) const {
     bucket.count = planned.bytes / dtype_size(planned.dtype);
     for (auto id : planned.params) {
         const Param& p = model_.table[id];
-        bucket.tensors.push_back(
-            {id, at(id).place, p.data, p.dtype, p.shape.data(), static_cast<std::int32_t>(p.shape.size()), p.count});
+        bucket.tensors.push_back({id, at(id).place, p.data, p.dtype, p.shape.data(),
+                                  static_cast<std::int32_t>(p.shape.size()), p.count});
     }
     return bucket;
 }
@@ -121,7 +124,8 @@ void Layout::copy_from(const Layout& other) {
         else
             std::memcpy(to.place, from.place, bytes);
     }
-    for (const auto& [stream, segments] : on_devices) on_device::transfer(*stream, segments, DDP_U8, DDP_U8, 1);
+    for (const auto& [stream, segments] : on_devices)
+        on_device::transfer(*stream, segments, DDP_U8, DDP_U8, 1);
 }
 
 }  // namespace libddp

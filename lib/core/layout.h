@@ -1,4 +1,5 @@
-// The buckets of one plan in memory: the place of each gradient. A layout never changes; a rebuild replaces the whole.
+// The buckets of one plan in memory: the place of each gradient. A layout never changes; a rebuild
+// replaces the whole.
 #pragma once
 
 #include <cstddef>
@@ -14,8 +15,9 @@ namespace libddp {
 
 // The place of a gradient: in its bucket, and with the program.
 struct Gradient {
-    std::byte* place = nullptr;        // in the bucket; null: sparse
-    void* grad = nullptr;              // null: view. With a check never null: then it is memory of the layout's own
+    std::byte* place = nullptr;  // in the bucket; null: sparse
+    // null: view. With a check never null: then it is memory of the layout's own
+    void* grad = nullptr;
     DeviceStreams* streams = nullptr;  // null: the CPU
     std::size_t count = 0;
     std::size_t bytes = 0;
@@ -34,7 +36,8 @@ public:
     std::uint64_t plan_hash() const { return plan_hash_; }
     std::size_t size() const { return plan_.buckets.size(); }
     Gradient gradient(std::int32_t param) const;
-    // The memory in which the program finds the gradient of a parameter that has a place in a bucket.
+    // The memory in which the program finds the gradient of a parameter that has a place in a
+    // bucket.
     std::byte* view(std::int32_t param) const;
     // The memory of all views: it lasts as long as anybody holds it.
     std::vector<std::shared_ptr<const void>> view_memory() const;
@@ -55,7 +58,9 @@ private:
     };
 
     Location& at(std::int32_t param) { return locations_[static_cast<std::size_t>(param)]; }
-    const Location& at(std::int32_t param) const { return locations_[static_cast<std::size_t>(param)]; }
+    const Location& at(std::int32_t param) const {
+        return locations_[static_cast<std::size_t>(param)];
+    }
     void place_checked_views();
 
     const Model& model_;

@@ -43,16 +43,20 @@ std::string ContextOptions::text() const {
     for (const auto& [holds, text] : facts)
         if (holds) result += str(", ", text);
     if (r.rebuild_interval > 0) result += str(", rebuild interval ", r.rebuild_interval);
-    if (r.check) result += str(", check with interval ", r.check_interval, " (DDP_CONTEXT_CHECK or DDP_DEBUG)");
+    if (r.check)
+        result +=
+            str(", check with interval ", r.check_interval, " (DDP_CONTEXT_CHECK or DDP_DEBUG)");
     if (r.verify_interval > 0)
-        result += str(", verify interval ", r.verify_interval, r.verify_buffers ? " with buffers" : "");
+        result +=
+            str(", verify interval ", r.verify_interval, r.verify_buffers ? " with buffers" : "");
     if (r.nonfinite != Nonfinite::kPass)
         result += r.nonfinite == Nonfinite::kSkip ? ", skip nonfinite" : ", refuse nonfinite";
     return result;
 }
 
 void Model::copy_if_checked(Param& param) const {
-    if (options.reducer.check && param.in_place.memory) param.grad = std::exchange(param.in_place.memory, nullptr);
+    if (options.reducer.check && param.in_place.memory)
+        param.grad = std::exchange(param.in_place.memory, nullptr);
 }
 
 void Model::check() const {
@@ -60,17 +64,20 @@ void Model::check() const {
     for (std::int32_t id = 0; id < table.size(); ++id) {
         const Param& p = table[id];
         const auto refuse = [&](const std::string& why) {
-            throw CallError({DDP_ERROR_UNSUPPORTED, str("parameter '", p.name, "' is ", why), -1, id});
+            throw CallError(
+                {DDP_ERROR_UNSUPPORTED, str("parameter '", p.name, "' is ", why), -1, id});
         };
         any = any || !p.ignored;
-        if (const char* check = what_checks(options.reducer); check && !p.ignored && !is_cpu(p.device))
+        if (const char* check = what_checks(options.reducer);
+            check && !p.ignored && !is_cpu(p.device))
             refuse(str("on ", device_name(p.device), ", and ", check,
                        " looks at memory of the CPU only; train without it, or on the CPU"));
         if (p.ignored || is_floating(p.dtype)) continue;
         if (options.weighted || options.divide_by_present)
-            refuse(str(dtype_name(p.dtype), ", and ",
-                       options.weighted ? "DDP_REDUCTION_WEIGHTED_MEAN" : "DDP_CONTEXT_DIVIDE_BY_PRESENT",
-                       " needs floating-point gradients"));
+            refuse(str(
+                dtype_name(p.dtype), ", and ",
+                options.weighted ? "DDP_REDUCTION_WEIGHTED_MEAN" : "DDP_CONTEXT_DIVIDE_BY_PRESENT",
+                " needs floating-point gradients"));
     }
     for (const Param& b : table.buffers())
         if (options.reducer.verify_buffers && !is_cpu(b.device))

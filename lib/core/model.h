@@ -1,4 +1,5 @@
-// A model as the program registered it, and how the program wants it trained. ddp_commit makes it immutable.
+// A model as the program registered it, and how the program wants it trained. ddp_commit makes it
+// immutable.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +18,8 @@ enum class Nonfinite : std::uint8_t { kPass, kRefuse, kSkip };
 
 struct ReducerOptions {
     static constexpr std::size_t kUsualCap = std::size_t{25} << 20;
-    // Where buckets are reduced by the thread that fills them: few enough bytes that they are still in its cache.
+    // Where buckets are reduced by the thread that fills them: few enough bytes that they are still
+    // in its cache.
     static constexpr std::size_t kCachedCap = std::size_t{1} << 20;
     std::vector<std::size_t> caps = make_caps(0, kUsualCap);
     bool tune_caps = false;     // search for the cap, from caps.back() on
@@ -57,7 +59,8 @@ struct Model {
     ParamTable table;
     ContextStreams streams;  // of all devices in the table
 
-    // The program may write a gradient that is checked at any time, so that gradient is copied and never reduced in place.
+    // The program may write a gradient that is checked at any time, so that gradient is copied and
+    // never reduced in place.
     void copy_if_checked(Param& param) const;
     // Throws what is wrong with the whole of it.
     void check() const;

@@ -25,19 +25,23 @@ double value_at(const void* data, std::size_t element, ddp_dtype dtype) {
 
 }  // namespace
 
-std::optional<BadNumber> NumberCheck::found(std::int32_t param, BadNumber::Where where, const void* data,
-                                            std::size_t element, ddp_dtype dtype) const {
-    return BadNumber{param, where, static_cast<std::int64_t>(element), value_at(data, element, dtype)};
+std::optional<BadNumber> NumberCheck::found(std::int32_t param, BadNumber::Where where,
+                                            const void* data, std::size_t element,
+                                            ddp_dtype dtype) const {
+    return BadNumber{param, where, static_cast<std::int64_t>(element),
+                     value_at(data, element, dtype)};
 }
 
-std::optional<BadNumber> NumberCheck::look(std::int32_t param, BadNumber::Where where, const void* data,
-                                           std::size_t count, ddp_dtype dtype) const {
+std::optional<BadNumber> NumberCheck::look(std::int32_t param, BadNumber::Where where,
+                                           const void* data, std::size_t count,
+                                           ddp_dtype dtype) const {
     const std::size_t element = cpu::first_nonfinite(data, count, dtype);
     if (element == count) return std::nullopt;
     return found(param, where, data, element, dtype);
 }
 
-std::optional<BadNumber> NumberCheck::of_gradient(std::int32_t param, const void* gradient, std::size_t element) const {
+std::optional<BadNumber> NumberCheck::of_gradient(std::int32_t param, const void* gradient,
+                                                  std::size_t element) const {
     const Param& p = table_[param];
     if (element == static_cast<std::size_t>(p.count)) return std::nullopt;
     return found(param, BadNumber::kGradient, gradient, element, p.dtype);
@@ -46,15 +50,18 @@ std::optional<BadNumber> NumberCheck::of_gradient(std::int32_t param, const void
 std::optional<BadNumber> NumberCheck::in_rows(std::int32_t param, const SparseRows& rows,
                                               BadNumber::Where where) const {
     const Param& p = table_[param];
-    auto bad = look(param, where, rows.values.data(), rows.values.size() / dtype_size(p.dtype), p.dtype);
+    auto bad =
+        look(param, where, rows.values.data(), rows.values.size() / dtype_size(p.dtype), p.dtype);
     if (bad) {
         const std::int64_t row = p.row_count();
-        bad->element = rows.indices[static_cast<std::size_t>(bad->element / row)] * row + bad->element % row;
+        bad->element =
+            rows.indices[static_cast<std::size_t>(bad->element / row)] * row + bad->element % row;
     }
     return bad;
 }
 
-std::optional<BadNumber> NumberCheck::in_factors(std::int32_t param, FactorGradients& factors) const {
+std::optional<BadNumber> NumberCheck::in_factors(std::int32_t param,
+                                                 FactorGradients& factors) const {
     const ddp_dtype dtype = table_[param].dtype;
     const auto look_at = [&](const std::vector<std::byte>& part, BadNumber::Where where) {
         return look(param, where, part.data(), part.size() / dtype_size(dtype), dtype);
@@ -65,27 +72,37 @@ std::optional<BadNumber> NumberCheck::in_factors(std::int32_t param, FactorGradi
     return bad;
 }
 
-std::optional<BadNumber> NumberCheck::in_tensor(const ddp_bucket& bucket, const BucketTensor& tensor) const {
+std::optional<BadNumber> NumberCheck::in_tensor(const ddp_bucket& bucket,
+                                                const BucketTensor& tensor) const {
     const auto count = static_cast<std::size_t>(tensor.count);
-    if (!bucket.result) return look(tensor.param, BadNumber::kResult, tensor.gradient, count, bucket.dtype);
-    const auto* result =
-        static_cast<const std::byte*>(bucket.result) + bucket.first_element(tensor) * dtype_size(bucket.result_dtype);
+    if (!bucket.result)
+        return look(tensor.param, BadNumber::kResult, tensor.gradient, count, bucket.dtype);
+    const auto* result = static_cast<const std::byte*>(bucket.result) +
+                         bucket.first_element(tensor) * dtype_size(bucket.result_dtype);
     return look(tensor.param, BadNumber::kResult, result, count, bucket.result_dtype);
 }
 
 ErrorInfo NumberCheck::error(const BadNumber& bad, std::int32_t rank, std::int64_t step) const {
     const Param& p = table_[bad.param];
     const bool factor = bad.where == BadNumber::kLeftFactor || bad.where == BadNumber::kRightFactor;
-    const std::string element =
-        str("element ", bad.element, factor ? "" : str(" of ", p.count), " is ", text_of(bad.value));
+    const std::string element = str("element ", bad.element, factor ? "" : str(" of ", p.count),
+                                    " is ", text_of(bad.value));
     std::string text = str("step ", step, ": ");
     if (bad.where == BadNumber::kResult)
-        text += str("the result for '", p.name, "' is not finite, although the gradients of all ranks are: ", element,
+        text += str("the result for '", p.name,
+                    "' is not finite, although the gradients of all ranks are: ", element,
                     ". Scale the loss down, or reduce in a type with a larger range");
     else
-        text += str(factor ? bad.where == BadNumber::kLeftFactor ? "the left factor of " : "the right factor of " : "",
+        text += str(factor ? bad.where == BadNumber::kLeftFactor ? "the left factor of "
+                                                                 : "the right factor of "
+                           : "",
                     "the gradient of '", p.name, "' on rank ", rank, " is not finite: ", element);
-    return {DDP_ERROR_NONFINITE, std::move(text), bad.where == BadNumber::kResult ? -1 : rank, bad.param, -1, step};
+    return {DDP_ERROR_NONFINITE,
+            std::move(text),
+            bad.where == BadNumber::kResult ? -1 : rank,
+            bad.param,
+            -1,
+            step};
 }
 
 void NumberCheck::note(const BadNumber& bad) {
@@ -97,12 +114,14 @@ void NumberCheck::note(const BadNumber& bad) {
 // One byte in every step. Only if a rank has found something they tell each other what.
 std::optional<ErrorInfo> NumberCheck::agree(Group& group, std::int64_t step, const OpTag& tag) {
     std::uint8_t bad = any() ? 1 : 0;
-    if (group.world() > 1) group.run({DDP_COLLECTIVE_ALLREDUCE, nullptr, &bad, 1, DDP_U8, DDP_MAX}, tag);
+    if (group.world() > 1)
+        group.run({DDP_COLLECTIVE_ALLREDUCE, nullptr, &bad, 1, DDP_U8, DDP_MAX}, tag);
     agreed_ = true;
     if (bad == 0) return std::nullopt;
     std::vector<BadNumber> all(static_cast<std::size_t>(group.world()));
     all[static_cast<std::size_t>(group.rank())] = first_;
-    if (group.world() > 1) group.run({DDP_COLLECTIVE_ALLGATHER, nullptr, all.data(), sizeof(BadNumber), DDP_U8}, tag);
+    if (group.world() > 1)
+        group.run({DDP_COLLECTIVE_ALLGATHER, nullptr, all.data(), sizeof(BadNumber), DDP_U8}, tag);
     // A gradient explains every result.
     std::vector<std::int32_t> ranks;
     std::int32_t of_result = -1;
@@ -111,28 +130,32 @@ std::optional<ErrorInfo> NumberCheck::agree(Group& group, std::int64_t step, con
         if (one.param < 0) continue;
         if (one.param >= table_.size())
             throw Error(group.break_everywhere(
-                {DDP_ERROR_IO, str("rank ", r, " sent ", one.param, " as a parameter; its memory is damaged"), r, -1,
-                 -1, step}));
+                {DDP_ERROR_IO,
+                 str("rank ", r, " sent ", one.param, " as a parameter; its memory is damaged"), r,
+                 -1, -1, step}));
         if (one.where != BadNumber::kResult)
             ranks.push_back(r);
         else if (of_result < 0)
             of_result = r;
     }
     if (ranks.empty() && of_result < 0)
-        throw Error(group.break_everywhere(
-            {DDP_ERROR_IO, "a rank has found a number that is not finite, and none says which; its memory is damaged",
-             -1, -1, -1, step}));
+        throw Error(group.break_everywhere({DDP_ERROR_IO,
+                                            "a rank has found a number that is not finite, and "
+                                            "none says which; its memory is damaged",
+                                            -1, -1, -1, step}));
     const std::int32_t rank = ranks.empty() ? of_result : ranks.front();
     ErrorInfo verdict = error(all[static_cast<std::size_t>(rank)], rank, step);
     if (ranks.size() > 1) {
         ranks.erase(ranks.begin());
-        verdict.message += str("; ", ranks_text(ranks), ranks.size() == 1 ? " has" : " have", " such gradients too");
+        verdict.message += str("; ", ranks_text(ranks), ranks.size() == 1 ? " has" : " have",
+                               " such gradients too");
     }
     verdict.message += ". All ranks skip the step (DDP_CONTEXT_SKIP_NONFINITE)";
     return verdict;
 }
 
-bool NumberCheck::fill(Gradients& gradients, std::int32_t param, bool dense, const Step& step, Group& group) {
+bool NumberCheck::fill(Gradients& gradients, std::int32_t param, bool dense, const Step& step,
+                       Group& group) {
     const ParamState& s = gradients[param];
     const double scale = gradients.scale(s, step);
     std::optional<BadNumber> bad;
@@ -162,12 +185,14 @@ void NumberCheck::on_bucket(ReducerParts& parts, const ddp_bucket& bucket) {
         throw Error(parts.group->break_everywhere(error(*bad, -1, parts.step->number)));
 }
 
-std::optional<BadNumber> NumberCheck::in_result(ReducerParts& parts, const ddp_bucket& bucket) const {
+std::optional<BadNumber> NumberCheck::in_result(ReducerParts& parts,
+                                                const ddp_bucket& bucket) const {
     if (!parts.queue.sent(static_cast<std::size_t>(bucket.index))) return std::nullopt;
     for (const auto& tensor : bucket.tensors) {
         std::optional<BadNumber> bad;
         if (table_[tensor.param].sparse)
-            bad = in_rows(tensor.param, parts.gradients.rows().reduced(tensor.param), BadNumber::kResult);
+            bad = in_rows(tensor.param, parts.gradients.rows().reduced(tensor.param),
+                          BadNumber::kResult);
         else
             bad = in_tensor(bucket, tensor);
         if (bad) return bad;

@@ -1,5 +1,5 @@
-// Numbers that are NaN or infinite, in gradients before others get them and in results before gradients get them: what
-// include/ddp/check.h promises. All ranks agree whether they skip a step.
+// Numbers that are NaN or infinite, in gradients before others get them and in results before
+// gradients get them: what include/ddp/check.h promises. All ranks agree whether they skip a step.
 #pragma once
 
 #include <atomic>
@@ -32,19 +32,23 @@ public:
     // skips: a step with such a number is skipped; otherwise it breaks the context.
     NumberCheck(const ParamTable& table, bool skips) : table_(table), skips_(skips) {}
 
-    // Brings a dense gradient into its bucket, times `scale`, and looks at it, or at rows or factors, before the others can get any of
-    // it. False: all ranks will skip the step, and may not get it. Any thread, several at once for different parameters.
+    // Brings a dense gradient into its bucket, times `scale`, and looks at it, or at rows or
+    // factors, before the others can get any of it. False: all ranks will skip the step, and may
+    // not get it. Any thread, several at once for different parameters.
     bool fill(Gradients& gradients, std::int32_t param, bool dense, const Step& step, Group& group);
 
-    // No gradient gets its result before all ranks have found nothing bad: in their own gradients, and in all results.
+    // No gradient gets its result before all ranks have found nothing bad: in their own gradients,
+    // and in all results.
     void before_results(ReducerParts& parts) override;
     void on_bucket(ReducerParts& parts, const ddp_bucket& bucket) override;
     void on_forget() override;
 
 private:
     // element: what cpu::first_nonfinite() has found.
-    std::optional<BadNumber> of_gradient(std::int32_t param, const void* gradient, std::size_t element) const;
-    std::optional<BadNumber> in_rows(std::int32_t param, const SparseRows& rows, BadNumber::Where where) const;
+    std::optional<BadNumber> of_gradient(std::int32_t param, const void* gradient,
+                                         std::size_t element) const;
+    std::optional<BadNumber> in_rows(std::int32_t param, const SparseRows& rows,
+                                     BadNumber::Where where) const;
     std::optional<BadNumber> in_factors(std::int32_t param, FactorGradients& factors) const;
     std::optional<BadNumber> in_tensor(const ddp_bucket& bucket, const BucketTensor& tensor) const;
     std::optional<BadNumber> in_result(ReducerParts& parts, const ddp_bucket& bucket) const;
@@ -53,12 +57,13 @@ private:
     // This rank wants to skip the step. Any thread.
     void note(const BadNumber& bad);
     bool any() const { return any_.load(std::memory_order_acquire); }
-    // Why all ranks skip the step, in the same words; nothing if no rank wants to. Collective. tag: the step's.
+    // Why all ranks skip the step, in the same words; nothing if no rank wants to. Collective. tag:
+    // the step's.
     std::optional<ErrorInfo> agree(Group& group, std::int64_t step, const OpTag& tag);
-    std::optional<BadNumber> look(std::int32_t param, BadNumber::Where where, const void* data, std::size_t count,
-                                  ddp_dtype dtype) const;
-    std::optional<BadNumber> found(std::int32_t param, BadNumber::Where where, const void* data, std::size_t element,
-                                   ddp_dtype dtype) const;
+    std::optional<BadNumber> look(std::int32_t param, BadNumber::Where where, const void* data,
+                                  std::size_t count, ddp_dtype dtype) const;
+    std::optional<BadNumber> found(std::int32_t param, BadNumber::Where where, const void* data,
+                                   std::size_t element, ddp_dtype dtype) const;
 
     const ParamTable& table_;
     const bool skips_;

@@ -1,5 +1,6 @@
-// Observers look at steps for somebody who asked for it: unused parameters, bad numbers, checks. An observer that nobody asked for does
-// not exist. Where nothing else is said, on the thread that ends the step.
+// Observers look at steps for somebody who asked for it: unused parameters, bad numbers, checks. An
+// observer that nobody asked for does not exist. Where nothing else is said, on the thread that
+// ends the step.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +20,8 @@ class Observer {
 public:
     virtual ~Observer() = default;
 
-    // Every gradient of this rank is accounted for, every bucket is on its way, and no result is there.
+    // Every gradient of this rank is accounted for, every bucket is on its way, and no result is
+    // there.
     virtual void on_close(ReducerParts&) {}
     // Before any gradient of the step gets a result.
     virtual void before_results(ReducerParts&) {}

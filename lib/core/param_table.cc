@@ -22,8 +22,8 @@ std::string shape_text(const std::vector<std::int64_t>& shape) {
 
 // "'w' has f32[2,3], 6 elements, 24 bytes at 0x1000 to 0x1018".
 std::string range_text(const Param& p, std::uintptr_t at) {
-    return str("'", p.name, "' has ", dtype_name(p.dtype), shape_text(p.shape), ", ", p.count, " elements, ", p.bytes,
-               " bytes at 0x", std::hex, at, " to 0x", at + p.bytes);
+    return str("'", p.name, "' has ", dtype_name(p.dtype), shape_text(p.shape), ", ", p.count,
+               " elements, ", p.bytes, " bytes at 0x", std::hex, at, " to 0x", at + p.bytes);
 }
 
 }  // namespace
@@ -31,7 +31,8 @@ std::string range_text(const Param& p, std::uintptr_t at) {
 std::int32_t ParamTable::add_param(Param param) {
     check(param, "parameter");
     if (param.sparse && param.shape.empty())
-        fail(DDP_ERROR_INVALID_ARGUMENT, "parameter '", param.name, "': ndim is 0; DDP_PARAM_SPARSE needs rows");
+        fail(DDP_ERROR_INVALID_ARGUMENT, "parameter '", param.name,
+             "': ndim is 0; DDP_PARAM_SPARSE needs rows");
     if (param.sparse && param.grad)
         fail(DDP_ERROR_INVALID_ARGUMENT, "parameter '", param.name,
              "': grad must be NULL with DDP_PARAM_SPARSE; rows come with ddp_grad_ready_sparse");
@@ -40,7 +41,8 @@ std::int32_t ParamTable::add_param(Param param) {
              "; a sparse parameter is announced once");
     if (param.factored) check_factored(param);
     if (params_.size() >= std::numeric_limits<std::int32_t>::max())
-        fail(DDP_ERROR_LIMIT, "a context holds at most ", std::numeric_limits<std::int32_t>::max(), " parameters");
+        fail(DDP_ERROR_LIMIT, "a context holds at most ", std::numeric_limits<std::int32_t>::max(),
+             " parameters");
     if (param.in_place.asked) check_in_place(param);
     const void* const gradient = param.grad ? param.grad : param.in_place.memory;
     if (gradient && param.bytes > 0 && !param.ignored) check_overlap(param, gradient, "grad");
@@ -61,15 +63,18 @@ std::vector<std::int32_t> ParamTable::add_params(std::vector<Param> params) {
 void ParamTable::add_buffer(Param buffer) {
     check(buffer, "buffer");
     if (buffer.grad)
-        fail(DDP_ERROR_INVALID_ARGUMENT, "buffer '", buffer.name, "': grad must be NULL, buffers have no gradient");
-    if (!buffer.data && buffer.bytes > 0) fail(DDP_ERROR_INVALID_ARGUMENT, "buffer '", buffer.name, "': data is NULL");
+        fail(DDP_ERROR_INVALID_ARGUMENT, "buffer '", buffer.name,
+             "': grad must be NULL, buffers have no gradient");
+    if (!buffer.data && buffer.bytes > 0)
+        fail(DDP_ERROR_INVALID_ARGUMENT, "buffer '", buffer.name, "': data is NULL");
     by_name_[buffer.name] = -2 - static_cast<std::int32_t>(buffers_.size());
     buffers_.push_back(std::move(buffer));
 }
 
 void ParamTable::require(std::int32_t id) const {
     if (id < 0 || id >= size())
-        fail_call(DDP_ERROR_INVALID_ARGUMENT, "parameter ", id, " does not exist; there are ", size());
+        fail_call(DDP_ERROR_INVALID_ARGUMENT, "parameter ", id, " does not exist; there are ",
+                  size());
 }
 
 std::int32_t ParamTable::find(std::string_view name) const {
@@ -80,32 +85,35 @@ std::int32_t ParamTable::find(std::string_view name) const {
 void ParamTable::check(Param& p, const char* kind) const {
     if (p.name.empty()) fail(DDP_ERROR_INVALID_ARGUMENT, kind, " ", size(), ": name is empty");
     if (p.name.size() > kMaxName)
-        fail(DDP_ERROR_INVALID_ARGUMENT, kind, " '", p.name.substr(0, 32), "...': name has ", p.name.size(),
-             " bytes; at most ", kMaxName, " are allowed");
+        fail(DDP_ERROR_INVALID_ARGUMENT, kind, " '", p.name.substr(0, 32), "...': name has ",
+             p.name.size(), " bytes; at most ", kMaxName, " are allowed");
     if (by_name_.count(p.name))
-        fail(DDP_ERROR_ALREADY_EXISTS, kind, " '", p.name, "' is registered already; names must be unique");
+        fail(DDP_ERROR_ALREADY_EXISTS, kind, " '", p.name,
+             "' is registered already; names must be unique");
     if (p.shape.size() > kMaxDims)
-        fail(DDP_ERROR_INVALID_ARGUMENT, kind, " '", p.name, "': ndim is ", p.shape.size(), "; at most ", kMaxDims,
-             " are allowed");
+        fail(DDP_ERROR_INVALID_ARGUMENT, kind, " '", p.name, "': ndim is ", p.shape.size(),
+             "; at most ", kMaxDims, " are allowed");
     const std::size_t item = dtype_size(p.dtype);
     if (item == 0)
-        fail(DDP_ERROR_INVALID_ARGUMENT, kind, " '", p.name, "': dtype ", p.dtype, " is unknown (see types.h)");
+        fail(DDP_ERROR_INVALID_ARGUMENT, kind, " '", p.name, "': dtype ", p.dtype,
+             " is unknown (see types.h)");
     check_device(p, kind);
     p.count = 1;
     for (std::size_t i = 0; i < p.shape.size(); ++i) {
         if (p.shape[i] < 0)
-            fail(DDP_ERROR_INVALID_ARGUMENT, kind, " '", p.name, "': shape[", i, "] is ", p.shape[i],
-                 "; it must not be negative");
+            fail(DDP_ERROR_INVALID_ARGUMENT, kind, " '", p.name, "': shape[", i, "] is ",
+                 p.shape[i], "; it must not be negative");
         if (p.shape[i] > 0 && p.count > std::numeric_limits<std::int64_t>::max() / 64 / p.shape[i])
-            fail(DDP_ERROR_INVALID_ARGUMENT, kind, " '", p.name, "': shape ", shape_text(p.shape), " is too large");
+            fail(DDP_ERROR_INVALID_ARGUMENT, kind, " '", p.name, "': shape ", shape_text(p.shape),
+                 " is too large");
         p.count *= p.shape[i];
     }
     p.bytes = static_cast<std::size_t>(p.count) * item;
-    for (auto [memory, field] :
-         {std::pair{p.data, "data"}, std::pair{p.grad, "grad"}, std::pair{p.in_place.memory, "grad"}})
+    for (auto [memory, field] : {std::pair{p.data, "data"}, std::pair{p.grad, "grad"},
+                                 std::pair{p.in_place.memory, "grad"}})
         if (reinterpret_cast<std::uintptr_t>(memory) % (item < 8 ? item : 8) != 0)
-            fail(DDP_ERROR_INVALID_ARGUMENT, kind, " '", p.name, "': ", field, " is not aligned to its element (",
-                 dtype_name(p.dtype), ")");
+            fail(DDP_ERROR_INVALID_ARGUMENT, kind, " '", p.name, "': ", field,
+                 " is not aligned to its element (", dtype_name(p.dtype), ")");
 }
 
 // The wrong processor would read memory that is not where the program says.
@@ -116,13 +124,13 @@ void ParamTable::check_device(const Param& p, const char* kind) const {
              "': flags: DDP_PARAM_SPARSE and DDP_PARAM_FACTORED are for "
              "memory of the CPU, and this is on ",
              device_name(p.device));
-    for (auto [memory, field] :
-         {std::pair{p.data, "data"}, std::pair{p.grad, "grad"}, std::pair{p.in_place.memory, "grad"}}) {
+    for (auto [memory, field] : {std::pair{p.data, "data"}, std::pair{p.grad, "grad"},
+                                 std::pair{p.in_place.memory, "grad"}}) {
         if (!memory) continue;
         const ddp_device where = device_of(memory);
         if (!same_device(where, p.device))
-            fail(DDP_ERROR_INVALID_ARGUMENT, kind, " '", p.name, "': ", field, " is memory of ", device_name(where),
-                 ", but device says ", device_name(p.device));
+            fail(DDP_ERROR_INVALID_ARGUMENT, kind, " '", p.name, "': ", field, " is memory of ",
+                 device_name(where), ", but device says ", device_name(p.device));
     }
 }
 
@@ -140,8 +148,9 @@ void ParamTable::check_factored(const Param& p) const {
 
 void ParamTable::check_in_place(Param& p) const {
     if (p.alone())
-        fail(DDP_ERROR_INVALID_ARGUMENT, "parameter '", p.name, "': flags: DDP_PARAM_IN_PLACE and DDP_PARAM_",
-             p.sparse ? "SPARSE" : "FACTORED", " exclude each other");
+        fail(DDP_ERROR_INVALID_ARGUMENT, "parameter '", p.name,
+             "': flags: DDP_PARAM_IN_PLACE and DDP_PARAM_", p.sparse ? "SPARSE" : "FACTORED",
+             " exclude each other");
     if (p.bytes > 0 && !p.in_place.memory && !p.grad)
         fail(DDP_ERROR_INVALID_ARGUMENT, "parameter '", p.name,
              "': grad is NULL; with DDP_PARAM_IN_PLACE it says where the gradient lies");
@@ -153,14 +162,16 @@ void ParamTable::check_overlap(const Param& p, const void* memory, const char* w
     auto next = gradient_memory_.lower_bound(begin);
     auto hit = gradient_memory_.end();
     if (next != hit && next->first < end) hit = next;
-    if (next != gradient_memory_.begin() && std::prev(next)->second.end > begin) hit = std::prev(next);
+    if (next != gradient_memory_.begin() && std::prev(next)->second.end > begin)
+        hit = std::prev(next);
     if (hit != gradient_memory_.end()) {
         const auto& [at, range] = *hit;
         const Param& other = params_[static_cast<std::size_t>(range.owner)];
-        fail(DDP_ERROR_ALREADY_EXISTS, "parameter '", p.name, "': its ", what, " overlaps that of '", other.name,
-             "': ", range_text(p, begin), " and ", range_text(other, at), "; they share ",
-             std::min(end, range.end) - std::max(begin, at),
-             " bytes. Register a tied parameter once, and check dtype and shape: each must be that of the memory");
+        fail(DDP_ERROR_ALREADY_EXISTS, "parameter '", p.name, "': its ", what,
+             " overlaps that of '", other.name, "': ", range_text(p, begin), " and ",
+             range_text(other, at), "; they share ", std::min(end, range.end) - std::max(begin, at),
+             " bytes. Register a tied parameter once, and check dtype and shape: each must be that "
+             "of the memory");
     }
     gradient_memory_[begin] = {end, size()};
 }
@@ -172,8 +183,8 @@ std::vector<std::int32_t> ParamTable::neighbours() const {
         const Range& before = std::prev(next)->second;
         const Param& p = (*this)[next->second.owner];
         const Param& other = (*this)[before.owner];
-        if (p.in_place.memory && other.in_place.memory && before.end == next->first && p.dtype == other.dtype &&
-            same_device(p.device, other.device))
+        if (p.in_place.memory && other.in_place.memory && before.end == next->first &&
+            p.dtype == other.dtype && same_device(p.device, other.device))
             result[static_cast<std::size_t>(next->second.owner)] = before.owner;
     }
     return result;
@@ -184,7 +195,8 @@ void ParamTable::set_follows(const std::vector<std::int32_t>& follows) {
 }
 
 bool ParamTable::any_in_place() const {
-    return std::any_of(params_.begin(), params_.end(), [](const Param& p) { return p.in_place.asked; });
+    return std::any_of(params_.begin(), params_.end(),
+                       [](const Param& p) { return p.in_place.asked; });
 }
 
 std::vector<std::string> ParamTable::lines() const {
@@ -192,10 +204,12 @@ std::vector<std::string> ParamTable::lines() const {
     auto add = [&result](const char* kind, const std::vector<Param>& entries) {
         for (std::size_t i = 0; i < entries.size(); ++i) {
             const Param& p = entries[i];
-            result.push_back(str(kind, " ", i, " '", p.name, "' ", dtype_name(p.dtype), shape_text(p.shape),
-                                 p.data ? "" : " without data", p.ignored ? " ignored" : "",
-                                 p.delayed ? " delayed" : "", p.sparse ? " sparse" : "", p.factored ? " factored" : "",
-                                 p.in_place.asked ? " in place" : "", is_cpu(p.device) ? "" : " on a device",
+            result.push_back(str(kind, " ", i, " '", p.name, "' ", dtype_name(p.dtype),
+                                 shape_text(p.shape), p.data ? "" : " without data",
+                                 p.ignored ? " ignored" : "", p.delayed ? " delayed" : "",
+                                 p.sparse ? " sparse" : "", p.factored ? " factored" : "",
+                                 p.in_place.asked ? " in place" : "",
+                                 is_cpu(p.device) ? "" : " on a device",
                                  p.uses > 1 ? str(" announced ", p.uses, " times") : ""));
         }
     };

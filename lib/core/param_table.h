@@ -13,10 +13,11 @@ namespace libddp {
 
 // The facts of DDP_PARAM_IN_PLACE about a parameter.
 struct InPlace {
-    bool asked = false;         // a check, or a gradient without elements, does without
-    bool shared = false;        // ranks of other processes may reach the memory
-    void* memory = nullptr;     // the program's, where the gradient lives: a part of its bucket
-    std::int32_t follows = -1;  // the parameter whose gradient ends where this one begins, on every rank
+    bool asked = false;      // a check, or a gradient without elements, does without
+    bool shared = false;     // ranks of other processes may reach the memory
+    void* memory = nullptr;  // the program's, where the gradient lives: a part of its bucket
+    // the parameter whose gradient ends where this one begins, on every rank
+    std::int32_t follows = -1;
 };
 
 struct Param {
@@ -43,13 +44,15 @@ struct Param {
 
 class ParamTable {
 public:
-    // Checks and adds; the result is the index. Throws INVALID_ARGUMENT, ALREADY_EXISTS or UNSUPPORTED.
+    // Checks and adds; the result is the index. Throws INVALID_ARGUMENT, ALREADY_EXISTS or
+    // UNSUPPORTED.
     std::int32_t add_param(Param param);
     // All or none.
     std::vector<std::int32_t> add_params(std::vector<Param> params);
     void add_buffer(Param buffer);
 
-    // For each parameter: the one whose gradient ends where this one's begins, in this process. -1: none, or not in place.
+    // For each parameter: the one whose gradient ends where this one's begins, in this process. -1:
+    // none, or not in place.
     std::vector<std::int32_t> neighbours() const;
     // The neighbours that all ranks have in common.
     void set_follows(const std::vector<std::int32_t>& follows);
@@ -81,7 +84,8 @@ private:
         std::uintptr_t end;
         std::int32_t owner;
     };
-    std::map<std::uintptr_t, Range> gradient_memory_;  // by start: two gradients in one place would corrupt each other
+    // by start: two gradients in one place would corrupt each other
+    std::map<std::uintptr_t, Range> gradient_memory_;
 };
 
 }  // namespace libddp

@@ -22,7 +22,8 @@ void Participation::end_skipping() {
     any_skipped_ = false;
 }
 
-void Participation::record(const std::vector<std::uint8_t>& here, const std::vector<std::uint8_t>& anywhere) {
+void Participation::record(const std::vector<std::uint8_t>& here,
+                           const std::vector<std::uint8_t>& anywhere) {
     here_ = here;
     anywhere_ = anywhere;
     recorded_ = true;

@@ -1,4 +1,5 @@
-// Which parameters take part in steps: what is frozen, skipped for one step, or known to be unused (static graph).
+// Which parameters take part in steps: what is frozen, skipped for one step, or known to be unused
+// (static graph).
 #pragma once
 
 #include <cstdint>

@@ -70,7 +70,9 @@ private:
     // The one before in the same range, -1 if there is none.
     std::int32_t previous(std::int32_t id) {
         const std::int32_t before = of(id).in_place ? of(id).follows : -1;
-        return before >= 0 && at(position_, before) >= 0 && key_of(of(before)) == key_of(of(id)) ? before : -1;
+        return before >= 0 && at(position_, before) >= 0 && key_of(of(before)) == key_of(of(id))
+                   ? before
+                   : -1;
     }
 
     void cut_range(std::int32_t last, std::vector<Open>& finished) {
@@ -107,9 +109,10 @@ private:
 }  // namespace
 
 bool BucketPlan::operator==(const BucketPlan& other) const {
-    return std::equal(
-        buckets.begin(), buckets.end(), other.buckets.begin(), other.buckets.end(),
-        [](const PlanBucket& a, const PlanBucket& b) { return a.params == b.params && a.offsets == b.offsets; });
+    return std::equal(buckets.begin(), buckets.end(), other.buckets.begin(), other.buckets.end(),
+                      [](const PlanBucket& a, const PlanBucket& b) {
+                          return a.params == b.params && a.offsets == b.offsets;
+                      });
 }
 
 std::vector<std::int32_t> reverse_order(std::size_t count) {
@@ -160,7 +163,8 @@ std::vector<std::size_t> make_caps(std::size_t first, std::size_t cap) {
     return {first != 0 ? first : std::min(kSmallFirstCap, cap), cap};
 }
 
-BucketPlan lay_out(const std::vector<PlanParam>& params, const std::vector<std::vector<std::int32_t>>& buckets) {
+BucketPlan lay_out(const std::vector<PlanParam>& params,
+                   const std::vector<std::vector<std::int32_t>>& buckets) {
     BucketPlan plan;
     for (const auto& ids : buckets) {
         PlanBucket& bucket = plan.buckets.emplace_back();
@@ -173,7 +177,9 @@ std::uint64_t hash_plan(const BucketPlan& plan) {
     Hash hash;
     hash.add(plan.buckets.size());
     for (const auto& bucket : plan.buckets) {
-        hash.add(static_cast<std::uint64_t>(bucket.dtype)).add(bucket.bytes).add(bucket.params.size());
+        hash.add(static_cast<std::uint64_t>(bucket.dtype))
+            .add(bucket.bytes)
+            .add(bucket.params.size());
         for (std::size_t i = 0; i < bucket.params.size(); ++i)
             hash.add(static_cast<std::uint64_t>(bucket.params[i])).add(bucket.offsets[i]);
     }
@@ -190,33 +196,41 @@ constexpr std::size_t kQuotedBytes = 80;
 // The beginning of any text, in quotation marks, as UTF-8.
 std::string quoted(const std::string& text) {
     const Json begin = text.substr(0, kQuotedBytes);
-    return begin.dump(-1, ' ', false, Json::error_handler_t::replace) + (text.size() > kQuotedBytes ? "..." : "");
+    return begin.dump(-1, ' ', false, Json::error_handler_t::replace) +
+           (text.size() > kQuotedBytes ? "..." : "");
 }
 
-// A value that stands where another was expected. Lists and objects are only named: they may be nested without end.
+// A value that stands where another was expected. Lists and objects are only named: they may be
+// nested without end.
 std::string describe(const Json& value) {
     if (value.is_array()) return value.empty() ? "an empty list" : "a list";
     if (value.is_object()) return "an object";
     return value.is_string() ? quoted(value.get_ref<const std::string&>()) : value.dump();
 }
 
-// A bucket holds one dtype on one device, a sparse or factored parameter is alone, and what is reduced in place is one range.
-void check_bucket(const std::vector<std::int32_t>& bucket, std::size_t index, const ParamTable& table) {
+// A bucket holds one dtype on one device, a sparse or factored parameter is alone, and what is
+// reduced in place is one range.
+void check_bucket(const std::vector<std::int32_t>& bucket, std::size_t index,
+                  const ParamTable& table) {
     const Param& first = table[bucket.front()];
     for (std::size_t i = 0; i < bucket.size(); ++i) {
         const Param& p = table[bucket[i]];
-        if (i > 0 && (p.in_place.memory || first.in_place.memory) && p.in_place.follows != bucket[i - 1])
-            fail_call(DDP_ERROR_INVALID_ARGUMENT, "bucket ", index, " of the plan holds '", table[bucket[i - 1]].name,
-                      "' and '", p.name,
-                      "'; a bucket that is reduced in place holds gradients that follow each other in memory, on every "
+        if (i > 0 && (p.in_place.memory || first.in_place.memory) &&
+            p.in_place.follows != bucket[i - 1])
+            fail_call(DDP_ERROR_INVALID_ARGUMENT, "bucket ", index, " of the plan holds '",
+                      table[bucket[i - 1]].name, "' and '", p.name,
+                      "'; a bucket that is reduced in place holds gradients that follow each other "
+                      "in memory, on every "
                       "rank and in this order");
-        if (p.dtype != first.dtype || p.device.kind != first.device.kind || p.device.index != first.device.index)
-            fail_call(DDP_ERROR_INVALID_ARGUMENT, "bucket ", index, " of the plan holds '", first.name, "' (",
-                      dtype_name(first.dtype), ") and '", p.name, "' (", dtype_name(p.dtype),
-                      "); a bucket has one dtype and device");
+        if (p.dtype != first.dtype || p.device.kind != first.device.kind ||
+            p.device.index != first.device.index)
+            fail_call(DDP_ERROR_INVALID_ARGUMENT, "bucket ", index, " of the plan holds '",
+                      first.name, "' (", dtype_name(first.dtype), ") and '", p.name, "' (",
+                      dtype_name(p.dtype), "); a bucket has one dtype and device");
         if (p.alone() && bucket.size() > 1)
             fail_call(DDP_ERROR_INVALID_ARGUMENT, "bucket ", index, " of the plan holds the ",
-                      p.sparse ? "sparse" : "factored", " parameter '", p.name, "' and others; it must be alone");
+                      p.sparse ? "sparse" : "factored", " parameter '", p.name,
+                      "' and others; it must be alone");
     }
 }
 
@@ -226,7 +240,8 @@ void check_plan(const std::vector<std::vector<std::int32_t>>& buckets, const Par
     for (std::size_t b = 0; b < buckets.size(); ++b) {
         for (const std::int32_t id : buckets[b]) {
             if (seen[static_cast<std::size_t>(id)])
-                fail_call(DDP_ERROR_INVALID_ARGUMENT, "the plan names '", table[id].name, "' twice");
+                fail_call(DDP_ERROR_INVALID_ARGUMENT, "the plan names '", table[id].name,
+                          "' twice");
             seen[static_cast<std::size_t>(id)] = true;
         }
         check_bucket(buckets[b], b, table);
@@ -254,27 +269,32 @@ std::string plan_to_text(const BucketPlan& plan, const ParamTable& table) {
     }
 }
 
-std::vector<std::vector<std::int32_t>> plan_from_text(const std::string& text, const ParamTable& table) {
+std::vector<std::vector<std::int32_t>> plan_from_text(const std::string& text,
+                                                      const ParamTable& table) {
     const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-    if (json.is_discarded()) fail_call(DDP_ERROR_INVALID_ARGUMENT, "text is no plan, it is not JSON: ", quoted(text));
-    if (!json.is_object() || !json.contains("libddp_plan") || !json.contains("buckets") || !json["buckets"].is_array())
+    if (json.is_discarded())
+        fail_call(DDP_ERROR_INVALID_ARGUMENT, "text is no plan, it is not JSON: ", quoted(text));
+    if (!json.is_object() || !json.contains("libddp_plan") || !json.contains("buckets") ||
+        !json["buckets"].is_array())
         fail_call(DDP_ERROR_INVALID_ARGUMENT,
-                  "text is no plan; it must be an object with \"libddp_plan\" and a list \"buckets\", as ddp_plan_save "
+                  "text is no plan; it must be an object with \"libddp_plan\" and a list "
+                  "\"buckets\", as ddp_plan_save "
                   "makes it");
     if (json["libddp_plan"] != kPlanVersion)
-        fail_call(DDP_ERROR_INVALID_ARGUMENT, "the plan has version ", describe(json["libddp_plan"]),
-                  "; this library reads version ", kPlanVersion);
+        fail_call(DDP_ERROR_INVALID_ARGUMENT, "the plan has version ",
+                  describe(json["libddp_plan"]), "; this library reads version ", kPlanVersion);
     std::vector<std::vector<std::int32_t>> buckets;
     for (const Json& names : json["buckets"]) {
         if (!names.is_array() || names.empty())
-            fail_call(DDP_ERROR_INVALID_ARGUMENT, "bucket ", buckets.size(), " of the plan is ", describe(names),
-                      "; it must be a list of names");
+            fail_call(DDP_ERROR_INVALID_ARGUMENT, "bucket ", buckets.size(), " of the plan is ",
+                      describe(names), "; it must be a list of names");
         auto& bucket = buckets.emplace_back();
         for (const Json& name : names) {
             const std::int32_t id = name.is_string() ? table.find(name.get<std::string>()) : -1;
             if (id < 0 || table[id].ignored)
                 fail_call(DDP_ERROR_INVALID_ARGUMENT, "the plan names ", describe(name),
-                          ", which is no parameter of this context", id < 0 ? "" : " that is reduced");
+                          ", which is no parameter of this context",
+                          id < 0 ? "" : " that is reduced");
             bucket.push_back(id);
         }
     }
@@ -282,7 +302,8 @@ std::vector<std::vector<std::int32_t>> plan_from_text(const std::string& text, c
     return buckets;
 }
 
-std::vector<std::vector<std::int32_t>> plan_of_rank_0(Group& group, const OpTag& of, const BucketPlan& mine,
+std::vector<std::vector<std::int32_t>> plan_of_rank_0(Group& group, const OpTag& of,
+                                                      const BucketPlan& mine,
                                                       const ParamTable& table) {
     std::vector<std::int32_t> ids;
     for (const PlanBucket& bucket : mine.buckets) {
@@ -290,11 +311,13 @@ std::vector<std::vector<std::int32_t>> plan_of_rank_0(Group& group, const OpTag&
         ids.push_back(kEndOfBucket);
     }
     ids.resize(2 * table.params().size(), kEndOfBucket);  // as many on every rank
-    group.run({DDP_COLLECTIVE_BROADCAST, nullptr, ids.data(), ids.size(), DDP_I32}, of.with(Purpose::kPlan));
+    group.run({DDP_COLLECTIVE_BROADCAST, nullptr, ids.data(), ids.size(), DDP_I32},
+              of.with(Purpose::kPlan));
     std::vector<std::vector<std::int32_t>> buckets(1);
     for (const std::int32_t id : ids) {
         if (id < kEndOfBucket || id >= table.size() || (id >= 0 && table[id].ignored))
-            fail_call(DDP_ERROR_INVALID_ARGUMENT, "the plan of rank 0 has a parameter ", id, "; its memory is damaged");
+            fail_call(DDP_ERROR_INVALID_ARGUMENT, "the plan of rank 0 has a parameter ", id,
+                      "; its memory is damaged");
         if (id != kEndOfBucket)
             buckets.back().push_back(id);
         else if (!buckets.back().empty())
@@ -305,7 +328,8 @@ std::vector<std::vector<std::int32_t>> plan_of_rank_0(Group& group, const OpTag&
     return buckets;
 }
 
-ReadyOrder::ReadyOrder(std::vector<std::int32_t> initial) : agreed_(std::move(initial)), heard_(agreed_.size()) {}
+ReadyOrder::ReadyOrder(std::vector<std::int32_t> initial)
+    : agreed_(std::move(initial)), heard_(agreed_.size()) {}
 
 void ReadyOrder::start() {
     count_.store(0, std::memory_order_relaxed);
@@ -337,11 +361,15 @@ void ReadyOrder::agree(Group& group, const OpTag& of, std::int32_t root, bool co
     const OpTag tag = of.with(Purpose::kReadyOrder);
     std::vector<std::int32_t> order = own_.empty() ? agreed_ : own_;
     if (!consensus) {
-        group.run({DDP_COLLECTIVE_BROADCAST, nullptr, order.data(), order.size(), DDP_I32, DDP_SUM, root}, tag);
+        group.run(
+            {DDP_COLLECTIVE_BROADCAST, nullptr, order.data(), order.size(), DDP_I32, DDP_SUM, root},
+            tag);
         if (!same_parameters(order, agreed_))
             throw Error(group.break_everywhere(
                 {DDP_ERROR_MISMATCH,
-                 str("rank ", root, " sent an order of other parameters than rank ", group.rank(), " has"), root}));
+                 str("rank ", root, " sent an order of other parameters than rank ", group.rank(),
+                     " has"),
+                 root}));
         agreed_ = std::move(order);
         return;
     }
@@ -350,7 +378,8 @@ void ReadyOrder::agree(Group& group, const OpTag& of, std::int32_t root, bool co
     std::vector<std::int64_t> places(static_cast<std::size_t>(largest + 1));
     for (std::size_t place = 0; place < order.size(); ++place)
         places[static_cast<std::size_t>(order[place])] = static_cast<std::int64_t>(place);
-    group.run({DDP_COLLECTIVE_ALLREDUCE, nullptr, places.data(), places.size(), DDP_I64, DDP_SUM}, tag);
+    group.run({DDP_COLLECTIVE_ALLREDUCE, nullptr, places.data(), places.size(), DDP_I64, DDP_SUM},
+              tag);
     std::sort(order.begin(), order.end());
     std::stable_sort(order.begin(), order.end(), [&places](std::int32_t a, std::int32_t b) {
         return places[static_cast<std::size_t>(a)] < places[static_cast<std::size_t>(b)];

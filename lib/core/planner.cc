@@ -28,8 +28,8 @@ std::vector<PlanParam> Planner::params() const {
         const BucketClass bucket_class = participation_.frozen(id) ? BucketClass::kFrozen
                                          : p.delayed               ? BucketClass::kDelayed
                                                                    : BucketClass::kNormal;
-        result.push_back({p.bytes, p.dtype, p.device, bucket_class, p.alone(), p.sparse, p.in_place.memory != nullptr,
-                          p.in_place.follows});
+        result.push_back({p.bytes, p.dtype, p.device, bucket_class, p.alone(), p.sparse,
+                          p.in_place.memory != nullptr, p.in_place.follows});
     }
     return result;
 }
@@ -57,7 +57,8 @@ bool Planner::tuning(const Group& group, const Hook& hook) const {
     return tuner_ && !tuner_->done() && group.world() > 1 && !hook.depends_on_buckets();
 }
 
-void Planner::step_ended(bool learn, std::int64_t synced_steps, const Group& group, const Hook& hook) {
+void Planner::step_ended(bool learn, std::int64_t synced_steps, const Group& group,
+                         const Hook& hook) {
     if (order_.recording()) {
         learn ? order_.finish() : order_.start();
         due_ = due_ || learn;
@@ -70,7 +71,8 @@ void Planner::step_ended(bool learn, std::int64_t synced_steps, const Group& gro
     if (interval > 0 && synced_steps % interval == 0) order_.start();
 }
 
-BucketPlan Planner::next(Group& group, const ContextNumber& number, std::int32_t root, const Hook& hook) {
+BucketPlan Planner::next(Group& group, const ContextNumber& number, std::int32_t root,
+                         const Hook& hook) {
     due_ = false;
     BucketPlan plan;
     if (adopted_) {
@@ -89,12 +91,14 @@ BucketPlan Planner::next(Group& group, const ContextNumber& number, std::int32_t
 void Planner::tune(Group& group, const ContextNumber& number) {
     if (!tuner_->due()) return tuner_->skip_step();
     double step_ms = tuner_->step_ms();
-    group.run({DDP_COLLECTIVE_ALLREDUCE, nullptr, &step_ms, 1, DDP_F64, DDP_AVG}, number.tag(Purpose::kPlan));
+    group.run({DDP_COLLECTIVE_ALLREDUCE, nullptr, &step_ms, 1, DDP_F64, DDP_AVG},
+              number.tag(Purpose::kPlan));
     tuner_->advance(step_ms, [this](const CapTuner::Caps& caps) { return make(caps); });
     if (tuner_->done() && group.rank() == 0) log(LogLevel::kInfo, "rank 0 chose ", tuner_->text());
 }
 
-BucketPlan Planner::common(Group& group, const ContextNumber& number, const BucketPlan& mine) const {
+BucketPlan Planner::common(Group& group, const ContextNumber& number,
+                           const BucketPlan& mine) const {
     if (group.world() == 1) return mine;
     Buckets lists;
     try {
@@ -102,8 +106,9 @@ BucketPlan Planner::common(Group& group, const ContextNumber& number, const Buck
     } catch (const CallError& error) {
         throw Error(group.break_everywhere(error.info()));
     }
-    const bool same = std::equal(lists.begin(), lists.end(), mine.buckets.begin(), mine.buckets.end(),
-                                 [](const auto& list, const PlanBucket& bucket) { return list == bucket.params; });
+    const bool same = std::equal(
+        lists.begin(), lists.end(), mine.buckets.begin(), mine.buckets.end(),
+        [](const auto& list, const PlanBucket& bucket) { return list == bucket.params; });
     BucketPlan plan = same ? mine : lay_out(lists);
     agree_on_plan(group, number.tag(), hash_plan(plan));
     return plan;

@@ -1,5 +1,5 @@
-// The plan of the next rebuild: whether one is due, and what decides it. That is the order in which gradients became ready, the cap, or
-// a plan that the program gave.
+// The plan of the next rebuild: whether one is due, and what decides it. That is the order in which
+// gradients became ready, the cap, or a plan that the program gave.
 #pragma once
 
 #include <cstddef>
@@ -60,8 +60,12 @@ public:
 
 private:
     std::vector<PlanParam> params() const;
-    BucketPlan make(const std::vector<std::size_t>& caps) const { return make_plan(params(), order_.agreed(), caps); }
-    const std::vector<std::size_t>& caps() const { return tuner_ ? tuner_->caps() : model_.options.reducer.caps; }
+    BucketPlan make(const std::vector<std::size_t>& caps) const {
+        return make_plan(params(), order_.agreed(), caps);
+    }
+    const std::vector<std::size_t>& caps() const {
+        return tuner_ ? tuner_->caps() : model_.options.reducer.caps;
+    }
     void tune(Group& group, const ContextNumber& number);
 
     const Model& model_;

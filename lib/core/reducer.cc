@@ -31,18 +31,20 @@ Observers observers_of(const Model& model) {
     };
     if (o.find_unused || o.static_graph) result.unused = add(std::make_unique<Unused>(model));
     if (o.check_interval > 0 || o.verify_interval > 0)
-        add(std::make_unique<ValueCheck>(model.table, std::vector{o.check_interval, o.verify_interval},
-                                         o.verify_buffers));
+        add(std::make_unique<ValueCheck>(
+            model.table, std::vector{o.check_interval, o.verify_interval}, o.verify_buffers));
     if (o.nonfinite != Nonfinite::kPass)
-        result.numbers = add(std::make_unique<NumberCheck>(model.table, o.nonfinite == Nonfinite::kSkip));
+        result.numbers =
+            add(std::make_unique<NumberCheck>(model.table, o.nonfinite == Nonfinite::kSkip));
     if (o.check) result.check = add(std::make_unique<StepCheck>(model.table));
     return result;
 }
 
 }  // namespace
 
-Reducer::Reducer(std::shared_ptr<Group> group, const ContextNumber& number, const Model& model, HookPtr hook,
-                 const std::vector<std::int32_t>& frozen, std::optional<Planner::Buckets> planned)
+Reducer::Reducer(std::shared_ptr<Group> group, const ContextNumber& number, const Model& model,
+                 HookPtr hook, const std::vector<std::int32_t>& frozen,
+                 std::optional<Planner::Buckets> planned)
     : parts_(std::move(group), number, model, std::move(hook), observers_of(model)),
       arrivals_(parts_),
       results_(parts_, arrivals_) {
@@ -59,7 +61,8 @@ Reducer::Reducer(std::shared_ptr<Group> group, const ContextNumber& number, cons
 
 void Reducer::begin_record() {
     record::AnnouncedStep* announced = nullptr;
-    parts_.recorder = parts_.group->link(0)->recorder().of_context(parts_.model.param_names(), announced);
+    parts_.recorder =
+        parts_.group->link(0)->recorder().of_context(parts_.model.param_names(), announced);
     arrivals_.record_in(announced);
     parts_.queue.set_recorder(parts_.recorder);
 }
@@ -77,16 +80,18 @@ void Reducer::end_work() {
     LaunchQueue& queue = parts_.queue;
     Group& group = *parts_.group;
     // The others wait for gradients that this rank will never announce, unless there are no others.
-    const bool missed = parts_.phase.load(std::memory_order_acquire) == Phase::kFilling && !queue.all_launched();
+    const bool missed =
+        parts_.phase.load(std::memory_order_acquire) == Phase::kFilling && !queue.all_launched();
     if (!missed || group.world() == 1) {
         if (queue.in_flight() && !group.broken()) queue.drain(Deadline::after_ms(kDrainMs));
         if (!queue.in_flight()) return;
     }
     // Buckets are about to go: no operation may still write into them.
     const std::int64_t step = parts_.totals.steps;
-    group.break_everywhere({DDP_ERROR_ABORTED,
-                            str("rank ", group.rank(), " freed its context in the middle of step ", step), group.rank(),
-                            -1, -1, step});
+    group.break_everywhere(
+        {DDP_ERROR_ABORTED,
+         str("rank ", group.rank(), " freed its context in the middle of step ", step),
+         group.rank(), -1, -1, step});
     queue.drain(Deadline::after_ms(kDrainMs));
 }
 
@@ -113,9 +118,10 @@ void Reducer::change_buckets(BucketPlan plan) {
 void Reducer::adopt(std::unique_ptr<Layout> layout) {
     if (parts_.layout) {
         layout->copy_from(*parts_.layout);
-        // Views are there for every stream then. And registered memory is given back when its device is done with it, which each
-        // bucket would wait for by itself.
-        parts_.model.streams.wait(parts_.group->timeout_ms(), [this] { parts_.group->check_in_wait("a device"); });
+        // Views are there for every stream then. And registered memory is given back when its
+        // device is done with it, which each bucket would wait for by itself.
+        parts_.model.streams.wait(parts_.group->timeout_ms(),
+                                  [this] { parts_.group->check_in_wait("a device"); });
     }
     parts_.layout = std::move(layout);
     layouts_.fetch_add(1, std::memory_order_acq_rel);
@@ -137,18 +143,19 @@ void Reducer::rebuild_if_due(std::int32_t root) {
 void Reducer::rebuild(std::int32_t root) {
     BucketPlan plan = parts_.planner.next(*parts_.group, *parts_.number, root, *parts_.hook.hook());
     if (plan == parts_.layout->plan()) return;
-    log(LogLevel::kInfo, "rank ", parts_.group->rank(), ": rebuilt ", parts_.layout->size(), " buckets into ",
-        plan.buckets.size());
+    log(LogLevel::kInfo, "rank ", parts_.group->rank(), ": rebuilt ", parts_.layout->size(),
+        " buckets into ", plan.buckets.size());
     change_buckets(std::move(plan));
     ++parts_.totals.rebuilds;
 }
 
-// An unsynced step that is under way stays one: what is set counts from the next step on. So a scope of unsynced steps can end in the
-// middle of one, as an exception ends it.
+// An unsynced step that is under way stays one: what is set counts from the next step on. So a
+// scope of unsynced steps can end in the middle of one, as an exception ends it.
 void Reducer::set_sync(bool sync) {
     const Phase phase = parts_.phase.load(std::memory_order_acquire);
     const Step::Begin& begin = parts_.step->begin;
-    const bool unsynced = phase == Phase::kFillingLocal || phase == Phase::kClosingLocal || (begin.told && !begin.sync);
+    const bool unsynced = phase == Phase::kFillingLocal || phase == Phase::kClosingLocal ||
+                          (begin.told && !begin.sync);
     if (!parts_.group->broken() && !unsynced) {
         require_idle();
         require_not_begun();
@@ -163,7 +170,8 @@ void Reducer::require_not_begun() const {
 }
 
 void Reducer::set_hook(HookPtr hook) {
-    parts_.model.streams.gather();  // what the hook before has kept is freed in the order of the context's streams
+    // what the hook before has kept is freed in the order of the context's streams
+    parts_.model.streams.gather();
     parts_.hook.set(std::move(hook), parts_.queue.homes());
     parts_.planner.restart_tuning();
 }
@@ -178,22 +186,26 @@ void Reducer::set_frozen(const std::vector<std::int32_t>& params, bool frozen) {
 void Reducer::skip(std::vector<std::int32_t> params, std::int32_t authority) {
     require_idle();
     if (parts_.model.options.join)
-        fail_call(DDP_ERROR_UNSUPPORTED, "with DDP_CONTEXT_JOIN a rank without inputs could not know the choice");
+        fail_call(DDP_ERROR_UNSUPPORTED,
+                  "with DDP_CONTEXT_JOIN a rank without inputs could not know the choice");
     if (authority < -1 || authority >= parts_.group->world())
-        fail_call(DDP_ERROR_INVALID_ARGUMENT, "authority is ", authority, "; it must be a rank from 0 to ",
-                  parts_.group->world() - 1, ", or -1");
+        fail_call(DDP_ERROR_INVALID_ARGUMENT, "authority is ", authority,
+                  "; it must be a rank from 0 to ", parts_.group->world() - 1, ", or -1");
     for (auto id : params) parts_.model.table.require(id);
     if (authority >= 0) {
         const OpTag tag = parts_.number->tag(Purpose::kSkip);
         auto count = static_cast<std::int64_t>(params.size());
-        parts_.group->run({DDP_COLLECTIVE_BROADCAST, nullptr, &count, 1, DDP_I64, DDP_SUM, authority}, tag);
+        parts_.group->run(
+            {DDP_COLLECTIVE_BROADCAST, nullptr, &count, 1, DDP_I64, DDP_SUM, authority}, tag);
         if (count < 0)
-            throw Error(
-                {DDP_ERROR_IO, str("rank ", authority, " sent ", count, " as its number of parameters"), authority});
+            throw Error({DDP_ERROR_IO,
+                         str("rank ", authority, " sent ", count, " as its number of parameters"),
+                         authority});
         params.resize(static_cast<std::size_t>(count));
         if (count > 0)
-            parts_.group->run(
-                {DDP_COLLECTIVE_BROADCAST, nullptr, params.data(), params.size(), DDP_I32, DDP_SUM, authority}, tag);
+            parts_.group->run({DDP_COLLECTIVE_BROADCAST, nullptr, params.data(), params.size(),
+                               DDP_I32, DDP_SUM, authority},
+                              tag);
         for (auto id : params) parts_.model.table.require(id);
     }
     parts_.participation.skip(params);
@@ -210,23 +222,25 @@ std::vector<std::byte> Reducer::hook_state() const {
     parts_.model.streams.gather();
     HookState state;
     hook.save(state);
-    return write_hook_state(state, {hook.name(), parts_.group->rank(), parts_.group->world()}, parts_.model.table,
-                            parts_.group->timeout_ms());
+    return write_hook_state(state, {hook.name(), parts_.group->rank(), parts_.group->world()},
+                            parts_.model.table, parts_.group->timeout_ms());
 }
 
 void Reducer::load_hook_state(const std::byte* data, std::size_t size, bool shared_only) {
     Hook& hook = *parts_.hook.hook();
-    HookState state = read_hook_state(data, size, {hook.name(), parts_.group->rank(), parts_.group->world()},
-                                      parts_.model.table, shared_only);
+    HookState state =
+        read_hook_state(data, size, {hook.name(), parts_.group->rank(), parts_.group->world()},
+                        parts_.model.table, shared_only);
     parts_.model.streams.gather();
     state.copies = std::make_shared<HostCopies>(parts_.group->timeout_ms());
     for (auto& array : state.arrays)
-        if (array.param >= 0) array.home = parts_.model.streams.stream(parts_.model.table[array.param].device);
+        if (array.param >= 0)
+            array.home = parts_.model.streams.stream(parts_.model.table[array.param].device);
     hook.load(state);
 }
 
-// Gradients that are reduced in place do not move out of the way of what may still write into them. Then the new group breaks at
-// once: its other ranks would wait.
+// Gradients that are reduced in place do not move out of the way of what may still write into them.
+// Then the new group breaks at once: its other ranks would wait.
 void Reducer::leave_group(Group& next) {
     parts_.queue.drain(Deadline::after_ms(kDrainMs));
     parts_.model.streams.gather();
@@ -239,24 +253,27 @@ void Reducer::leave_group(Group& next) {
             return p.in_place.memory && p.in_place.shared && !p.ignored;
         });
         if (shared != params.end())
-            why = str("a rank of the old group may have stopped in the middle of a reduction, and go on later; '",
-                      shared->name, "' lies in memory of ddp_mem_alloc");
+            why =
+                str("a rank of the old group may have stopped in the middle of a reduction, and go "
+                    "on later; '",
+                    shared->name, "' lies in memory of ddp_mem_alloc");
     }
     if (why.empty()) return;
-    throw Error(next.break_everywhere({DDP_ERROR_ABORTED,
-                                       str("rank ", next.rank(),
-                                           " cannot take its context to another group, because something may still "
-                                           "write into gradients that are reduced in place: ",
-                                           why, "; free the context, and make another with gradients in other memory"),
-                                       next.rank()}));
+    throw Error(next.break_everywhere(
+        {DDP_ERROR_ABORTED,
+         str("rank ", next.rank(),
+             " cannot take its context to another group, because something may still "
+             "write into gradients that are reduced in place: ",
+             why, "; free the context, and make another with gradients in other memory"),
+         next.rank()}));
 }
 
 void Reducer::set_group(std::shared_ptr<Group> group, const ContextNumber& number) {
     if (!parts_.group->broken()) require_idle();
-    // An operation of the old group may still write, or another rank of it: then that memory is left to them. The new group
-    // may reach only memory of its own.
-    const bool move = parts_.queue.in_flight() || parts_.group->shares_memory() || group->shares_memory() ||
-                      !parts_.model.streams.empty();
+    // An operation of the old group may still write, or another rank of it: then that memory is
+    // left to them. The new group may reach only memory of its own.
+    const bool move = parts_.queue.in_flight() || parts_.group->shares_memory() ||
+                      group->shares_memory() || !parts_.model.streams.empty();
     parts_.group = std::move(group);
     parts_.number = &number;
     parts_.hook.set_group(parts_.group, number);
@@ -266,7 +283,8 @@ void Reducer::set_group(std::shared_ptr<Group> group, const ContextNumber& numbe
     parts_.gradients.leave_group();
     agree_on_counts();
     parts_.forget_step();
-    parts_.participation.forget_record();  // other ranks use other parameters, and one may have no record yet
+    // other ranks use other parameters, and one may have no record yet
+    parts_.participation.forget_record();
     BucketPlan plan = parts_.planner.common(*parts_.group, number, parts_.layout->plan());
     parts_.step->begin = {};
     if (move || plan != parts_.layout->plan())
@@ -276,7 +294,8 @@ void Reducer::set_group(std::shared_ptr<Group> group, const ContextNumber& numbe
     parts_.phase.store(Phase::kIdle, std::memory_order_release);
 }
 
-// Ranks that come from elsewhere have counted differently. Ranks on which the last step or a rebuild failed are behind the others.
+// Ranks that come from elsewhere have counted differently. Ranks on which the last step or a
+// rebuild failed are behind the others.
 void Reducer::agree_on_counts() {
     Totals& totals = parts_.totals;
     Planner& planner = parts_.planner;
@@ -284,8 +303,9 @@ void Reducer::agree_on_counts() {
     hook.forget_step(totals.synced_steps);
     std::int64_t counts[] = {totals.steps,        totals.synced_steps,  planner.due(),
                              planner.recording(), planner.tunes_caps(), hook.steps()};
-    parts_.group->run({DDP_COLLECTIVE_ALLREDUCE, nullptr, counts, std::size(counts), DDP_I64, DDP_MAX},
-                      parts_.number->tag(Purpose::kSetGroup));
+    parts_.group->run(
+        {DDP_COLLECTIVE_ALLREDUCE, nullptr, counts, std::size(counts), DDP_I64, DDP_MAX},
+        parts_.number->tag(Purpose::kSetGroup));
     if (counts[0] < totals.steps || counts[1] < totals.synced_steps || counts[0] > kMostSteps ||
         counts[1] > counts[0] || counts[5] < hook.steps() || counts[5] > kMostSteps)
         throw Error(parts_.group->break_everywhere(
@@ -303,7 +323,9 @@ void Reducer::clear_gradients() {
     require_idle();
     for (std::int32_t id = 0; id < parts_.model.table.size(); ++id) {
         const ParamState& s = parts_.gradients[id];
-        if (s.sparse || s.streams || s.now.role == Role::kIgnored || parts_.participation.frozen(id)) continue;
+        if (s.sparse || s.streams || s.now.role == Role::kIgnored ||
+            parts_.participation.frozen(id))
+            continue;
         HostGradients::clear_home({}, s);
     }
 }
@@ -311,8 +333,9 @@ void Reducer::clear_gradients() {
 void Reducer::require_idle() const {
     if (idle()) return;
     parts_.group->check();  // a broken step does not end
-    fail_call(DDP_ERROR_INVALID_STATE, "step ", parts_.totals.steps,
-              " is under way; call it before the first ddp_grad_ready of a step or after ddp_finalize");
+    fail_call(
+        DDP_ERROR_INVALID_STATE, "step ", parts_.totals.steps,
+        " is under way; call it before the first ddp_grad_ready of a step or after ddp_finalize");
 }
 
 }  // namespace libddp

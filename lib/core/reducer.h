@@ -1,5 +1,6 @@
-// The reducer: what happens between the steps of a committed model. Buckets get memory, roles change, the model moves to another group.
-// Gradients come in through arrivals(), and leave through results().
+// The reducer: what happens between the steps of a committed model. Buckets get memory, roles
+// change, the model moves to another group. Gradients come in through arrivals(), and leave through
+// results().
 #pragma once
 
 #include <atomic>
@@ -17,18 +18,19 @@ namespace libddp {
 
 class Reducer {
 public:
-    // Plans (`planned`: these buckets), checks the plan with the other ranks, allocates. Collective.
-    // number: of the context, until set_group() gives another.
-    Reducer(std::shared_ptr<Group> group, const ContextNumber& number, const Model& model, HookPtr hook,
-            const std::vector<std::int32_t>& frozen, std::optional<Planner::Buckets> planned);
+    // Plans (`planned`: these buckets), checks the plan with the other ranks, allocates.
+    // Collective. number: of the context, until set_group() gives another.
+    Reducer(std::shared_ptr<Group> group, const ContextNumber& number, const Model& model,
+            HookPtr hook, const std::vector<std::int32_t>& frozen,
+            std::optional<Planner::Buckets> planned);
     ~Reducer();
 
     Arrivals& arrivals() { return arrivals_; }
     Results& results() { return results_; }
     const ReducerParts& parts() const { return parts_; }
 
-    // Ranks have agreed on this before the first gradient of a step. factor: by which gradients are multiplied before the
-    // mean (or sum) over ranks.
+    // Ranks have agreed on this before the first gradient of a step. factor: by which gradients are
+    // multiplied before the mean (or sum) over ranks.
     void begin(double factor, bool sync);
 
     // Between steps. Each throws INVALID_STATE in the middle of one.
@@ -38,12 +40,14 @@ public:
     void require_not_begun() const;
     void set_hook(HookPtr hook);
     void set_frozen(const std::vector<std::int32_t>& params, bool frozen);
-    // For one step. authority: the rank whose choice it is; -1: all ranks make the same. Collective if there is one.
+    // For one step. authority: the rank whose choice it is; -1: all ranks make the same. Collective
+    // if there is one.
     void skip(std::vector<std::int32_t> params, std::int32_t authority);
     Planner& planner();
     std::vector<std::byte> hook_state() const;
     void load_hook_state(const std::byte* data, std::size_t size, bool shared_only);
-    // If one is due, which is the same on every rank, or always. Collective. root: whose order counts. Views may move.
+    // If one is due, which is the same on every rank, or always. Collective. root: whose order
+    // counts. Views may move.
     void rebuild_if_due(std::int32_t root);
     void rebuild(std::int32_t root);
     // The first part of moving to another group: waits a while for what is under way.

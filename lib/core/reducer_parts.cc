@@ -6,8 +6,8 @@
 
 namespace libddp {
 
-ReducerParts::ReducerParts(std::shared_ptr<Group> of, const ContextNumber& with, const Model& trained, HookPtr first,
-                           Observers asked_for)
+ReducerParts::ReducerParts(std::shared_ptr<Group> of, const ContextNumber& with,
+                           const Model& trained, HookPtr first, Observers asked_for)
     : model(trained),
       group(std::move(of)),
       number(&with),
@@ -23,19 +23,22 @@ ReducerParts::ReducerParts(std::shared_ptr<Group> of, const ContextNumber& with,
 Phase ReducerParts::begin_step() {
     if (model.options.reducer.needs_begin && !step->begin.told)
         fail_call(DDP_ERROR_INVALID_STATE, "step ", totals.steps,
-                  " has not begun; with DDP_CONTEXT_JOIN or DDP_REDUCTION_WEIGHTED_MEAN every step starts with "
+                  " has not begun; with DDP_CONTEXT_JOIN or DDP_REDUCTION_WEIGHTED_MEAN every step "
+                  "starts with "
                   "ddp_step_begin");
     Phase expected = Phase::kIdle;
     const bool synced = step->begin.told ? step->begin.sync : sync;
     const Phase wanted = synced ? Phase::kFilling : Phase::kFillingLocal;
-    if (!phase.compare_exchange_strong(expected, wanted, std::memory_order_acq_rel)) return expected;
+    if (!phase.compare_exchange_strong(expected, wanted, std::memory_order_acq_rel))
+        return expected;
     totals.clock.first_gradient();
     recorder.write({record::EventKind::kStepBegin, totals.steps, -1, 0, 0, synced});
     return wanted;
 }
 
 void ReducerParts::next_step(Step::Begin begin) {
-    step.emplace(totals.steps, totals.synced_steps, model.options.reducer.votes && group->world() > 1, begin);
+    step.emplace(totals.steps, totals.synced_steps,
+                 model.options.reducer.votes && group->world() > 1, begin);
     gradients.begin_step(participation);
     queue.begin_step(*step, participation);
 }
@@ -52,7 +55,8 @@ void ReducerParts::end_step() {
 }
 
 Unused* ReducerParts::discovering() const {
-    return model.options.reducer.find_unused || !participation.recorded() ? observers.unused : nullptr;
+    return model.options.reducer.find_unused || !participation.recorded() ? observers.unused
+                                                                          : nullptr;
 }
 
 void ReducerParts::count_result() {

@@ -1,4 +1,5 @@
-// The parts of a reducer: what a committed model, its group, its layout and its step are to those who work on them.
+// The parts of a reducer: what a committed model, its group, its layout and its step are to those
+// who work on them.
 #pragma once
 
 #include <atomic>
@@ -26,7 +27,8 @@ namespace libddp {
 // Counts and times of past steps.
 struct Totals {
     std::int64_t steps = 0, synced_steps = 0, rebuilds = 0;
-    // How often the program has got means: of a whole step, or of a parameter before the step's end.
+    // How often the program has got means: of a whole step, or of a parameter before the step's
+    // end.
     std::int64_t results = 0;
     // The operations of the group when it last got any (OperationCounts::given_if_all_ended).
     std::int64_t operations_at_result = -1;
@@ -38,10 +40,11 @@ struct Totals {
 };
 
 struct ReducerParts {
-    ReducerParts(std::shared_ptr<Group> group, const ContextNumber& number, const Model& model, HookPtr hook,
-                 Observers observers);
+    ReducerParts(std::shared_ptr<Group> group, const ContextNumber& number, const Model& model,
+                 HookPtr hook, Observers observers);
 
-    // Begins the step, if it has not begun: then the result is kFilling or kFillingLocal. Throws if ranks must exchange before.
+    // Begins the step, if it has not begun: then the result is kFilling or kFillingLocal. Throws if
+    // ranks must exchange before.
     Phase begin_step();
     // Makes the next step, in place of the one that is there. It begins with its first gradient.
     // begin: a copy, since it may be of the step that ends here.
@@ -65,7 +68,8 @@ struct ReducerParts {
     LaunchQueue queue;
     Observers observers;
     std::unique_ptr<Layout> layout;
-    // Outside the step: a gradient that comes too late reads it while one step makes way for the next.
+    // Outside the step: a gradient that comes too late reads it while one step makes way for the
+    // next.
     std::atomic<Phase> phase{Phase::kIdle};
     std::optional<Step> step;
     bool sync = true;  // of steps for which ranks do not exchange that

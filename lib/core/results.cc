@@ -24,7 +24,8 @@ private:
 // As long as the scope lasts, callers' streams wait for devices, or the host does.
 class Enqueueing {
 public:
-    Enqueueing(bool& enqueue, bool value) : enqueue_(enqueue), before_(std::exchange(enqueue, value)) {}
+    Enqueueing(bool& enqueue, bool value)
+        : enqueue_(enqueue), before_(std::exchange(enqueue, value)) {}
     ~Enqueueing() { enqueue_ = before_; }
     Enqueueing(const Enqueueing&) = delete;
     Enqueueing& operator=(const Enqueueing&) = delete;
@@ -41,7 +42,8 @@ void Results::finalize() {
     const Phase phase = parts_.phase.load(std::memory_order_acquire);
     if (phase != Phase::kClosing && phase != Phase::kClosingLocal)
         in_call("ddp_finalize", [this] { start_draining(); });
-    if (parts_.phase.load(std::memory_order_acquire) == Phase::kClosingLocal) return end_local_step();
+    if (parts_.phase.load(std::memory_order_acquire) == Phase::kClosingLocal)
+        return end_local_step();
     parts_.phase.store(Phase::kDraining, std::memory_order_release);
     {
         const Waiting waiting(parts_.totals.clock);
@@ -94,7 +96,9 @@ void Results::wait_until_final(std::int32_t param) {
     const ParamState& s = parts_.gradients[param];
     if (s.bucket < 0) return;
     const Waiting waiting(parts_.totals.clock);
-    const auto finish = [&](auto& side) { side.finish(*parts_.group, parts_.step->number, enqueue_); };
+    const auto finish = [&](auto& side) {
+        side.finish(*parts_.group, parts_.step->number, enqueue_);
+    };
     drain_until(static_cast<std::size_t>(s.bucket) + 1);
     if (parts_.step->skipped) throw CallError(*parts_.step->skipped);
     parts_.gradients.at(s, finish);
@@ -112,12 +116,14 @@ void Results::discard() {
     parts_.group->check();
     const Phase phase = parts_.phase.load(std::memory_order_acquire);
     if (phase == Phase::kClosing || phase == Phase::kClosingLocal)
-        fail_call(DDP_ERROR_INVALID_STATE, "ddp_finalize must follow ddp_finalize_async of step ", parts_.step->number);
+        fail_call(DDP_ERROR_INVALID_STATE, "ddp_finalize must follow ddp_finalize_async of step ",
+                  parts_.step->number);
     if (phase == Phase::kIdle) parts_.begin_step();  // where it throws nothing is discarded
     parts_.step->end = Step::End::kDiscarded;
     start_draining();
     parts_.gradients.forget_window();
-    if (parts_.phase.load(std::memory_order_acquire) == Phase::kClosingLocal) return end_local_step();
+    if (parts_.phase.load(std::memory_order_acquire) == Phase::kClosingLocal)
+        return end_local_step();
     parts_.phase.store(Phase::kDraining, std::memory_order_release);
     drain_until(parts_.layout->size());
     parts_.model.streams.gather();
@@ -135,7 +141,8 @@ void Results::shadow() {
 }
 
 void Results::start_draining() {
-    // Gradients that are not announced in this step come after the callers' streams as they are now.
+    // Gradients that are not announced in this step come after the callers' streams as they are
+    // now.
     parts_.model.streams.follow_callers();
     Phase phase = parts_.phase.load(std::memory_order_acquire);
     if (phase == Phase::kIdle) phase = parts_.begin_step();
@@ -143,7 +150,8 @@ void Results::start_draining() {
     if ((!local && phase != Phase::kFilling) ||
         !parts_.phase.compare_exchange_strong(phase, local ? Phase::kClosingLocal : Phase::kClosing,
                                               std::memory_order_acq_rel))
-        fail_call(DDP_ERROR_INVALID_STATE, "the end of step ", parts_.totals.steps, " has been called before");
+        fail_call(DDP_ERROR_INVALID_STATE, "the end of step ", parts_.totals.steps,
+                  " has been called before");
     const Waiting waiting(parts_.totals.clock);
     parts_.totals.clock.draining();
     parts_.recorder.write({record::EventKind::kBackwardEnd, parts_.step->number});
@@ -178,12 +186,14 @@ void Results::finish_bucket(const ddp_bucket& bucket) {
     if (step.discarded()) clear_results(bucket);
     for (const auto& tensor : bucket.tensors) {
         if (!step.has_results()) break;
-        // A gradient that this rank used gets the result. A gradient that it did not use depends on the others.
+        // A gradient that this rank used gets the result. A gradient that it did not use depends on
+        // the others.
         const Role role = parts_.gradients[tensor.param].now.role;
         if (waits_for_answer(tensor.param))
             parts_.observers.unused->postpone(tensor);
         else
-            settle(bucket, tensor, role == Role::kExpected || (role == Role::kAbsentHere && !keeps_unused));
+            settle(bucket, tensor,
+                   role == Role::kExpected || (role == Role::kAbsentHere && !keeps_unused));
     }
     parts_.gradients.at(bucket, [&bucket](auto& side) { side.deliver(bucket); });
     if (callback_.fn) report(bucket);
@@ -228,8 +238,9 @@ bool Results::waits_for_answer(std::int32_t param) const {
 void Results::settle(const ddp_bucket& bucket, const BucketTensor& tensor, bool wanted) {
     const ParamState& s = parts_.gradients[tensor.param];
     if (s.sparse) return;  // ddp_sparse_gradient has the result
-    parts_.gradients.at(
-        s, [&](auto& side) { wanted ? side.take_result(bucket, tensor, s) : side.give_back(bucket, tensor, s); });
+    parts_.gradients.at(s, [&](auto& side) {
+        wanted ? side.take_result(bucket, tensor, s) : side.give_back(bucket, tensor, s);
+    });
     for (const auto& observer : parts_.observers.all) observer->on_result(tensor.param, s, wanted);
 }
 
@@ -240,15 +251,16 @@ void Results::finish_unused() {
     const auto decided = unused->take_postponed();
     const bool keeps = parts_.model.options.reducer.keep_local_unused;
     for (const auto& tensor : decided)
-        settle(parts_.queue.wait(static_cast<std::size_t>(parts_.gradients[tensor.param].bucket)), tensor,
-               unused->used_anywhere(tensor.param) && !keeps);
+        settle(parts_.queue.wait(static_cast<std::size_t>(parts_.gradients[tensor.param].bucket)),
+               tensor, unused->used_anywhere(tensor.param) && !keeps);
     if (callback_.fn) finish_devices();
     for (const auto& tensor : decided) call_back(tensor.param, unused->used_anywhere(tensor.param));
 }
 
 // The gradients of this bucket that are final.
 void Results::report(const ddp_bucket& bucket) {
-    parts_.gradients.at(bucket, [this](auto& side) { side.finish(*parts_.group, parts_.step->number, enqueue_); });
+    parts_.gradients.at(
+        bucket, [this](auto& side) { side.finish(*parts_.group, parts_.step->number, enqueue_); });
     if (!parts_.step->has_results()) return;
     for (const auto& tensor : bucket.tensors) {
         const Role role = parts_.gradients[tensor.param].now.role;
@@ -265,7 +277,8 @@ void Results::call_back(std::int32_t param, bool used) {
     if (status == DDP_OK) return;
     ErrorInfo info = take_user_error(status, error, "the reduced callback");
     if (info.param < 0) info.param = param;
-    throw Error(parts_.queue.break_with(std::move(info), static_cast<std::size_t>(parts_.gradients[param].bucket)));
+    throw Error(parts_.queue.break_with(std::move(info),
+                                        static_cast<std::size_t>(parts_.gradients[param].bucket)));
 }
 
 void Results::end_local_step() {
@@ -277,27 +290,31 @@ void Results::end_local_step() {
     parts_.end_step();
 }
 
-// Plans and roles learn from the step. A step that all ranks discard teaches nothing; one that this rank only
-// shadows is as good as the others'.
+// Plans and roles learn from the step. A step that all ranks discard teaches nothing; one that this
+// rank only shadows is as good as the others'.
 void Results::end_synced_step() {
     const Step& step = *parts_.step;
     Totals& totals = parts_.totals;
     const Unused* const unused = parts_.discovering();
     if (!step.discarded() && !step.skipped) parts_.count_result();
     totals.unsent_buckets = 0;
-    for (std::size_t b = 0; b < parts_.layout->size(); ++b) totals.unsent_buckets += parts_.queue.sent(b) ? 0 : 1;
+    for (std::size_t b = 0; b < parts_.layout->size(); ++b)
+        totals.unsent_buckets += parts_.queue.sent(b) ? 0 : 1;
     for (std::int32_t id = 0; id < parts_.model.table.size(); ++id) {
         ParamState& s = parts_.gradients[id];
         const bool expected = s.now.role == Role::kExpected;
         totals.used[static_cast<std::size_t>(id)] =
-            expected && unused ? unused->used_anywhere(id) : expected || s.now.role == Role::kAbsentHere;
+            expected && unused ? unused->used_anywhere(id)
+                               : expected || s.now.role == Role::kAbsentHere;
         s.waits_for_sync.store(false, std::memory_order_relaxed);
     }
     parts_.queue.tell_travel(totals.clock);
     totals.clock.end();
     const bool learns = !step.discarded();
-    if (unused && learns && parts_.model.options.reducer.static_graph && !parts_.participation.recorded())
-        parts_.participation.record(step.has_results() ? unused->here() : unused->anywhere(), unused->anywhere());
+    if (unused && learns && parts_.model.options.reducer.static_graph &&
+        !parts_.participation.recorded())
+        parts_.participation.record(step.has_results() ? unused->here() : unused->anywhere(),
+                                    unused->anywhere());
     parts_.recorder.write({record::EventKind::kStepEnd, step.number, -1, 0, 0, 1});
     ++totals.steps;
     ++totals.synced_steps;

@@ -1,4 +1,5 @@
-// Gradients leave: a step ends, buckets finish one after another, and results go back to the program.
+// Gradients leave: a step ends, buckets finish one after another, and results go back to the
+// program.
 #pragma once
 
 #include <cstddef>
@@ -29,7 +30,8 @@ public:
     void finalize();
     // The host does not wait for devices: the callers' streams do.
     void finalize_enqueue();
-    // Up to here a step can be told to be wrong without a wait. Afterwards all of its operations are under way.
+    // Up to here a step can be told to be wrong without a wait. Afterwards all of its operations
+    // are under way.
     void finalize_async();
     void wait_param(std::int32_t param);
     // The host does not wait for devices: this stream of the parameter's does.
@@ -48,7 +50,9 @@ private:
     bool waits_for_answer(std::int32_t param) const;
     void settle(const ddp_bucket& bucket, const BucketTensor& tensor, bool wanted);
     void finish_unused();
-    void finish_devices() { parts_.gradients.on_devices().finish(*parts_.group, parts_.step->number, enqueue_); }
+    void finish_devices() {
+        parts_.gradients.on_devices().finish(*parts_.group, parts_.step->number, enqueue_);
+    }
     void wait_until_final(std::int32_t param);
     void report(const ddp_bucket& bucket);
     void call_back(std::int32_t param, bool used);

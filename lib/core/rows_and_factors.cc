@@ -11,8 +11,9 @@
 #include "util/error.h"
 
 namespace libddp {
-// The group of an operation that waits in that group's own queue. It does not keep the group alive: a group that its user has
-// freed would live as long as the queue, and be destroyed by whichever thread empties that, the group's own.
+// The group of an operation that waits in that group's own queue. It does not keep the group alive:
+// a group that its user has freed would live as long as the queue, and be destroyed by whichever
+// thread empties that, the group's own.
 class GroupRef {
 public:
     GroupRef() = default;
@@ -50,14 +51,17 @@ constexpr std::int64_t kWhole = -1;
 // Rank `rank` says something that no rank of this libddp says.
 template <class... Parts>
 [[noreturn]] void damaged(std::size_t rank, const Parts&... parts) {
-    throw Error(ErrorInfo{DDP_ERROR_IO, str("rank ", rank, " sent ", parts..., "; its memory is damaged"),
+    throw Error(ErrorInfo{DDP_ERROR_IO,
+                          str("rank ", rank, " sent ", parts..., "; its memory is damaged"),
                           static_cast<std::int32_t>(rank)});
 }
 
-// least: of what a rank may say. row_bytes: of what it sends for one row. The rows of all ranks must have an address.
-void check_counts(const std::vector<std::int64_t>& counts, std::int64_t least, std::size_t row_bytes) {
-    const std::size_t most =
-        static_cast<std::size_t>(std::numeric_limits<std::int64_t>::max()) / (row_bytes + 1) / counts.size();
+// least: of what a rank may say. row_bytes: of what it sends for one row. The rows of all ranks
+// must have an address.
+void check_counts(const std::vector<std::int64_t>& counts, std::int64_t least,
+                  std::size_t row_bytes) {
+    const std::size_t most = static_cast<std::size_t>(std::numeric_limits<std::int64_t>::max()) /
+                             (row_bytes + 1) / counts.size();
     for (std::size_t r = 0; r < counts.size(); ++r)
         if (counts[r] < least || (counts[r] > 0 && static_cast<std::size_t>(counts[r]) > most))
             damaged(r, counts[r], " as its number of rows");
@@ -65,8 +69,9 @@ void check_counts(const std::vector<std::int64_t>& counts, std::int64_t least, s
 
 }  // namespace
 
-// One reduction on its way: how many rows each rank has, then the rows, then their union. Ranks send as many rows as the
-// longest of them has, because a collective moves the same number everywhere.
+// One reduction on its way: how many rows each rank has, then the rows, then their union. Ranks
+// send as many rows as the longest of them has, because a collective moves the same number
+// everywhere.
 struct SparseGradients::Reduction : std::enable_shared_from_this<SparseGradients::Reduction> {
     GroupRef group;
     ddp_dtype dtype = DDP_F32;
@@ -81,7 +86,9 @@ struct SparseGradients::Reduction : std::enable_shared_from_this<SparseGradients
     SparseRows result;
 
     std::size_t row_bytes() const { return row * dtype_size(dtype); }
-    std::size_t longest() const { return static_cast<std::size_t>(*std::max_element(counts.begin(), counts.end())); }
+    std::size_t longest() const {
+        return static_cast<std::size_t>(*std::max_element(counts.begin(), counts.end()));
+    }
 
     WorkPtr submit(const Collective& collective, const OpTag& tag) {
         return group.get()->submit(collective, tag.keeping(shared_from_this()));
@@ -111,22 +118,29 @@ struct SparseGradients::Reduction : std::enable_shared_from_this<SparseGradients
         mine.values.resize(most * row_bytes());
         all_indices.resize(most * world);
         all_values.resize(most * world * row_bytes());
-        auto indices = submit({DDP_COLLECTIVE_ALLGATHER, mine.indices.data(), all_indices.data(), most, DDP_I64}, tag);
+        auto indices = submit(
+            {DDP_COLLECTIVE_ALLGATHER, mine.indices.data(), all_indices.data(), most, DDP_I64},
+            tag);
         if (row == 0) return indices;
-        return submit({DDP_COLLECTIVE_ALLGATHER, mine.values.data(), all_values.data(), most * row, dtype}, tag);
+        return submit(
+            {DDP_COLLECTIVE_ALLGATHER, mine.values.data(), all_values.data(), most * row, dtype},
+            tag);
     }
 
-    // Each row of the union is summed in the order of the ranks, and on a rank in the order it was given.
+    // Each row of the union is summed in the order of the ranks, and on a rank in the order it was
+    // given.
     void merge() {
         const std::size_t most = longest();
         std::vector<std::pair<std::int64_t, const void*>> all;
         for (std::size_t r = 0; r < counts.size(); ++r)
             for (std::size_t i = 0; i < static_cast<std::size_t>(counts[r]); ++i) {
                 const std::int64_t index = all_indices[r * most + i];
-                if (index < 0 || index >= rows) damaged(r, "the row ", index, " of a parameter with ", rows, " rows");
+                if (index < 0 || index >= rows)
+                    damaged(r, "the row ", index, " of a parameter with ", rows, " rows");
                 all.emplace_back(index, all_values.data() + (r * most + i) * row_bytes());
             }
-        std::stable_sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+        std::stable_sort(all.begin(), all.end(),
+                         [](const auto& a, const auto& b) { return a.first < b.first; });
         std::vector<const void*> inputs;
         for (std::size_t i = 0; i < all.size();) {
             inputs.clear();
@@ -135,8 +149,8 @@ struct SparseGradients::Reduction : std::enable_shared_from_this<SparseGradients
             result.indices.push_back(index);
             result.values.resize(result.values.size() + row_bytes());
             if (row > 0)
-                cpu::reduce(result.values.data() + result.values.size() - row_bytes(), inputs.data(), inputs.size(),
-                            row, dtype, DDP_SUM, scale);
+                cpu::reduce(result.values.data() + result.values.size() - row_bytes(),
+                            inputs.data(), inputs.size(), row, dtype, DDP_SUM, scale);
         }
         all_indices = {};
         all_values = {};
@@ -148,18 +162,20 @@ void SparseGradients::prepare() {
         if (table_[id].sparse) params_[id];
 }
 
-void SparseGradients::require_rows(std::int32_t param, const std::int64_t* indices, std::size_t count) const {
+void SparseGradients::require_rows(std::int32_t param, const std::int64_t* indices,
+                                   std::size_t count) const {
     const Param& p = table_[param];
     const std::int64_t rows = p.shape[0];
     for (std::size_t i = 0; i < count; ++i)
         if (indices[i] < 0 || indices[i] >= rows)
-            throw CallError(
-                {DDP_ERROR_INVALID_ARGUMENT,
-                 str("'", p.name, "': indices[", i, "] is ", indices[i], "; the parameter has ", rows, " rows"), -1,
-                 param});
+            throw CallError({DDP_ERROR_INVALID_ARGUMENT,
+                             str("'", p.name, "': indices[", i, "] is ", indices[i],
+                                 "; the parameter has ", rows, " rows"),
+                             -1, param});
 }
 
-void SparseGradients::add(std::int32_t param, const std::int64_t* indices, const void* values, std::size_t count) {
+void SparseGradients::add(std::int32_t param, const std::int64_t* indices, const void* values,
+                          std::size_t count) {
     const Param& p = table_[param];
     SparseRows& mine = of(param).mine;
     mine.indices.insert(mine.indices.end(), indices, indices + count);
@@ -168,7 +184,8 @@ void SparseGradients::add(std::int32_t param, const std::int64_t* indices, const
     mine.values.insert(mine.values.end(), bytes, bytes + size);
 }
 
-WorkPtr SparseGradients::launch(Group& group, std::int32_t param, double factor, bool mean, const OpTag& tag) {
+WorkPtr SparseGradients::launch(Group& group, std::int32_t param, double factor, bool mean,
+                                const OpTag& tag) {
     const Param& p = table_[param];
     auto reduction = std::make_shared<Reduction>();
     reduction->group = GroupRef(group);
@@ -183,7 +200,8 @@ WorkPtr SparseGradients::launch(Group& group, std::int32_t param, double factor,
     if (factor == 0)
         clear_memory(values.data(), values.size());  // not 0 * infinity
     else if (factor != 1)
-        cpu::scale_copy(values.data(), values.data(), values.size() / dtype_size(p.dtype), p.dtype, factor);
+        cpu::scale_copy(values.data(), values.data(), values.size() / dtype_size(p.dtype), p.dtype,
+                        factor);
     of(param).reduction = reduction;
     return reduction->start(tag);
 }
@@ -216,18 +234,21 @@ struct FactorGradients::Matrix {
     // Whether `rows` rows of factors are less than the gradient.
     bool larger_than(std::size_t rows) const { return n * m > 0 && rows <= (n * m - 1) / (n + m); }
     // out = scale * (sum of `rows` outer products, with `add` to what was there).
-    void multiply(std::byte* out, const std::vector<std::byte>& left, const std::vector<std::byte>& right,
-                  std::size_t rows, bool add, double scale) const {
-        if (n * m > 0) cpu::outer_products(out, left.data(), right.data(), rows, n, m, dtype, add, scale);
+    void multiply(std::byte* out, const std::vector<std::byte>& left,
+                  const std::vector<std::byte>& right, std::size_t rows, bool add,
+                  double scale) const {
+        if (n * m > 0)
+            cpu::outer_products(out, left.data(), right.data(), rows, n, m, dtype, add, scale);
     }
 
     ddp_dtype dtype;
     std::size_t item, n, m;
 };
 
-// One reduction on its way. First every rank learns what the others have. Then either the factors of all ranks, with rows
-// of zeros up to the longest, go to everyone, and each rank adds up the products itself; or each rank does that for its
-// own factors only, and the gradients are reduced as dense ones are.
+// One reduction on its way. First every rank learns what the others have. Then either the factors
+// of all ranks, with rows of zeros up to the longest, go to everyone, and each rank adds up the
+// products itself; or each rank does that for its own factors only, and the gradients are reduced
+// as dense ones are.
 struct FactorGradients::Reduction : std::enable_shared_from_this<FactorGradients::Reduction> {
     explicit Reduction(const Param& p) : matrix(p) {}
 
@@ -242,15 +263,21 @@ struct FactorGradients::Reduction : std::enable_shared_from_this<FactorGradients
     std::uint64_t own_bytes = 0;
 
     std::size_t own() const { return static_cast<std::size_t>(group.get()->rank()); }
-    std::size_t longest() const { return static_cast<std::size_t>(*std::max_element(counts.begin(), counts.end())); }
-    std::byte* part(std::size_t rank) const { return all.get() + rank * longest() * matrix.row_bytes(); }
+    std::size_t longest() const {
+        return static_cast<std::size_t>(*std::max_element(counts.begin(), counts.end()));
+    }
+    std::byte* part(std::size_t rank) const {
+        return all.get() + rank * longest() * matrix.row_bytes();
+    }
 
     WorkPtr start(const OpTag& tag) {
         counts.assign(static_cast<std::size_t>(group.get()->world()), 0);
-        counts[own()] = mine.whole || !mine.sum.empty() ? kWhole : static_cast<std::int64_t>(mine.rows);
+        counts[own()] =
+            mine.whole || !mine.sum.empty() ? kWhole : static_cast<std::int64_t>(mine.rows);
         auto self = shared_from_this();
         return group.get()
-            ->submit({DDP_COLLECTIVE_ALLGATHER, nullptr, counts.data(), 1, DDP_I64}, tag.keeping(self))
+            ->submit({DDP_COLLECTIVE_ALLGATHER, nullptr, counts.data(), 1, DDP_I64},
+                     tag.keeping(self))
             ->then([self](const OpTag& inherited) { return self->reduce(inherited); }, true, tag);
     }
 
@@ -276,7 +303,8 @@ struct FactorGradients::Reduction : std::enable_shared_from_this<FactorGradients
         std::copy(mine.right.begin(), mine.right.end(), right);
         auto self = shared_from_this();
         return group.get()
-            ->submit({DDP_COLLECTIVE_ALLGATHER, nullptr, all.get(), own_bytes / matrix.item, matrix.dtype},
+            ->submit({DDP_COLLECTIVE_ALLGATHER, nullptr, all.get(), own_bytes / matrix.item,
+                      matrix.dtype},
                      tag.keeping(self))
             ->then(
                 [self](const OpTag&) -> WorkPtr {
@@ -292,10 +320,12 @@ struct FactorGradients::Reduction : std::enable_shared_from_this<FactorGradients
         for (std::size_t r = 0; r < counts.size(); ++r) {
             const auto rows = static_cast<std::size_t>(counts[r]);
             append(mine.left, part(r), rows * matrix.n * matrix.item);
-            append(mine.right, part(r) + longest() * matrix.n * matrix.item, rows * matrix.m * matrix.item);
+            append(mine.right, part(r) + longest() * matrix.n * matrix.item,
+                   rows * matrix.m * matrix.item);
             mine.rows += rows;
         }
-        matrix.multiply(place, mine.left, mine.right, mine.rows, false, mean ? 1.0 / group.get()->world() : 1.0);
+        matrix.multiply(place, mine.left, mine.right, mine.rows, false,
+                        mean ? 1.0 / group.get()->world() : 1.0);
     }
 
     WorkPtr materialize(const OpTag& tag) {
@@ -308,9 +338,9 @@ struct FactorGradients::Reduction : std::enable_shared_from_this<FactorGradients
             add = true;
         }
         if (!add || mine.rows > 0) matrix.multiply(place, mine.left, mine.right, mine.rows, add, 1);
-        return group.get()->submit(
-            {DDP_COLLECTIVE_ALLREDUCE, nullptr, place, count, matrix.dtype, mean ? DDP_AVG : DDP_SUM},
-            tag.keeping(shared_from_this()));
+        return group.get()->submit({DDP_COLLECTIVE_ALLREDUCE, nullptr, place, count, matrix.dtype,
+                                    mean ? DDP_AVG : DDP_SUM},
+                                   tag.keeping(shared_from_this()));
     }
 };
 
@@ -333,12 +363,15 @@ void FactorGradients::require_rows(std::int32_t param, std::size_t rows) const {
     const std::size_t most = static_cast<std::size_t>(std::numeric_limits<std::int64_t>::max()) /
                              std::max(matrix.row_bytes(), std::size_t{1});
     if (rows > most)
-        throw CallError({DDP_ERROR_INVALID_ARGUMENT,
-                         str("'", p.name, "': rows is ", rows, "; no memory holds more than ", most), -1, param});
+        throw CallError(
+            {DDP_ERROR_INVALID_ARGUMENT,
+             str("'", p.name, "': rows is ", rows, "; no memory holds more than ", most), -1,
+             param});
 }
 
 // Rows that are no less than the gradient are replaced by their products before more of them come.
-void FactorGradients::add(std::int32_t param, const void* left, const void* right, std::size_t rows) {
+void FactorGradients::add(std::int32_t param, const void* left, const void* right,
+                          std::size_t rows) {
     const Matrix matrix(table_[param]);
     Given& given = of(param).given;
     if (given.rows > 0 && rows > 0 && !matrix.larger_than(given.rows)) {
@@ -349,15 +382,16 @@ void FactorGradients::add(std::int32_t param, const void* left, const void* righ
         given.right.clear();
         given.rows = 0;
     }
-    make_room(given.left, rows * matrix.n * matrix.item);  // where memory runs out nothing has changed
+    // where memory runs out nothing has changed
+    make_room(given.left, rows * matrix.n * matrix.item);
     make_room(given.right, rows * matrix.m * matrix.item);
     append(given.left, left, rows * matrix.n * matrix.item);
     append(given.right, right, rows * matrix.m * matrix.item);
     given.rows += rows;
 }
 
-WorkPtr FactorGradients::launch(Group& group, std::int32_t param, std::byte* place, double factor, bool mean,
-                                const OpTag& tag) {
+WorkPtr FactorGradients::launch(Group& group, std::int32_t param, std::byte* place, double factor,
+                                bool mean, const OpTag& tag) {
     const Param& p = table_[param];
     PerParam& s = of(param);
     if (!s.reduction || s.reduction.use_count() > 1) s.reduction = std::make_shared<Reduction>(p);
@@ -372,7 +406,8 @@ WorkPtr FactorGradients::launch(Group& group, std::int32_t param, std::byte* pla
     if (factor == 0) mine.clear();  // not 0 * infinity
     for (auto* part : {&mine.left, &mine.sum})
         if (factor != 1)
-            cpu::scale_copy(part->data(), part->data(), part->size() / dtype_size(p.dtype), p.dtype, factor);
+            cpu::scale_copy(part->data(), part->data(), part->size() / dtype_size(p.dtype), p.dtype,
+                            factor);
     return reduction.start(tag);
 }
 

@@ -1,11 +1,13 @@
 // One step: everything that lives no longer than it does.
 //
-//     idle --first gradient--> filling --finalize(_async)--> closing --finalize--> draining --> idle
+//     idle --first gradient--> filling --finalize(_async)--> closing --finalize--> draining -->
+//     idle
 //                              filling and closing (no_sync) --finalize--> idle
 //
-// A step is made when the one before ends, so the first gradient, on whichever thread, needs no lock to begin it. Nothing of a step
-// is reset. A new object takes the place of the old one: Step in ReducerParts, Announcement beside each gradient, Launch beside each
-// bucket. So a step allocates nothing.
+// A step is made when the one before ends, so the first gradient, on whichever thread, needs no
+// lock to begin it. Nothing of a step is reset. A new object takes the place of the old one: Step
+// in ReducerParts, Announcement beside each gradient, Launch beside each bucket. So a step
+// allocates nothing.
 #pragma once
 
 #include <atomic>
@@ -22,7 +24,14 @@
 namespace libddp {
 
 // Closing: no gradient may come any more. Draining: results are on their way back.
-enum class Phase : std::uint8_t { kIdle, kFilling, kFillingLocal, kClosing, kClosingLocal, kDraining };
+enum class Phase : std::uint8_t {
+    kIdle,
+    kFilling,
+    kFillingLocal,
+    kClosing,
+    kClosingLocal,
+    kDraining
+};
 
 // A parameter in one step. Any thread.
 struct Announcement {
@@ -48,9 +57,11 @@ struct Launch {
 };
 
 struct Step {
-    // How the step ends: with results; without, on this rank alone, which has no inputs; without, on all ranks.
+    // How the step ends: with results; without, on this rank alone, which has no inputs; without,
+    // on all ranks.
     enum class End : std::uint8_t { kResults, kShadowed, kDiscarded };
-    // The ranks' agreement before the first gradient. factor: multiplies this rank's gradients before the mean, or sum.
+    // The ranks' agreement before the first gradient. factor: multiplies this rank's gradients
+    // before the mean, or sum.
     struct Begin {
         bool told = false, sync = true;
         double factor = 1;
@@ -60,14 +71,16 @@ struct Step {
         : number(steps), synced_number(synced_steps), votes(with_votes), begin(agreed) {}
 
     const std::int64_t number, synced_number;  // steps before it
-    const bool votes;                          // ranks vote before each bucket whether any of them uses it
+    // ranks vote before each bucket whether any of them uses it
+    const bool votes;
     Begin begin;
     // A hash of all else that must be the same on all ranks; compared with each operation.
     std::uint64_t agreement = 0;
     // Launching.
     std::atomic<std::uint32_t> requests{0};
     std::size_t next = 0;  // touched only by the launching thread
-    WorkPtr last_called;   // likewise. With votes on several links: done when the hook was called for the last bucket
+    // likewise. With votes on several links: done when the hook was called for the last bucket
+    WorkPtr last_called;
     // Draining: buckets before this one are finished.
     std::size_t drained = 0;
     End end = End::kResults;

@@ -13,13 +13,15 @@
 namespace libddp {
 namespace {
 
-// So many different values, all of them those of the result before, are no coincidence, even where gradients take few values.
+// So many different values, all of them those of the result before, are no coincidence, even where
+// gradients take few values.
 constexpr std::int32_t kProof = 16;
 // After so many steps a gradient that was always zero is worth a line.
 constexpr std::int32_t kZeroSteps = 20;
 
-// Whether a number has few digits, as in gradients that somebody makes up: their means easily are gradients of others. Gradients that a
-// training computes hardly ever are round. In types of 16 bits, and among integers, nothing tells the two apart.
+// Whether a number has few digits, as in gradients that somebody makes up: their means easily are
+// gradients of others. Gradients that a training computes hardly ever are round. In types of 16
+// bits, and among integers, nothing tells the two apart.
 template <class Bits>
 bool is_round(const char* value, std::size_t size) {
     constexpr Bits low = (Bits{1} << (sizeof(Bits) == 4 ? 12 : 26)) - 1;
@@ -32,12 +34,15 @@ bool is_round(const char* value, std::size_t size) {
 }
 
 bool is_round(ddp_dtype dtype, std::string_view value) {
-    if (dtype == DDP_F32 || dtype == DDP_C64) return is_round<std::uint32_t>(value.data(), value.size());
-    if (dtype == DDP_F64 || dtype == DDP_C128) return is_round<std::uint64_t>(value.data(), value.size());
+    if (dtype == DDP_F32 || dtype == DDP_C64)
+        return is_round<std::uint32_t>(value.data(), value.size());
+    if (dtype == DDP_F64 || dtype == DDP_C128)
+        return is_round<std::uint64_t>(value.data(), value.size());
     return true;
 }
 
-// How many different values there are besides zero, as far as kProof, or without those that are round.
+// How many different values there are besides zero, as far as kProof, or without those that are
+// round.
 std::int32_t different_values(const Param& param, const void* gradient, bool with_round) {
     const std::size_t size = dtype_size(param.dtype);
     const std::string_view bytes(static_cast<const char*>(gradient), param.bytes);
@@ -79,8 +84,8 @@ void StepCheck::announce(std::int32_t param, const void* gradient) {
     g.repeated_digits = std::min(g.repeated_digits + different_values(p, gradient, false), kProof);
 }
 
-std::optional<ErrorInfo> StepCheck::examine(std::int32_t param, const void* gradient, std::int32_t rank,
-                                            std::int64_t step) {
+std::optional<ErrorInfo> StepCheck::examine(std::int32_t param, const void* gradient,
+                                            std::int32_t rank, std::int64_t step) {
     Seen& g = at(param);
     if (!g.announced) return std::nullopt;
     const Param& p = table_[param];
@@ -88,7 +93,8 @@ std::optional<ErrorInfo> StepCheck::examine(std::int32_t param, const void* grad
         return ErrorInfo{
             DDP_ERROR_INVALID_STATE,
             str("step ", step, ": the gradient of '", p.name, "' was written on rank ", rank,
-                " after it was announced, so that the mean is not that of the gradients. Announce it after the last "
+                " after it was announced, so that the mean is not that of the gradients. Announce "
+                "it after the last "
                 "write, and leave it alone until ddp_finalize returns",
                 p.uses > 1 ? "" : "; if several layers share it, register it with `uses`"),
             rank,
@@ -99,9 +105,11 @@ std::optional<ErrorInfo> StepCheck::examine(std::int32_t param, const void* grad
         return ErrorInfo{
             DDP_ERROR_MISSING_GRADIENT,
             str("step ", step, ": the gradient of '", p.name, "' was announced on rank ", rank,
-                ", but nobody has written it: it still is the result of the step before. Write the gradient of "
+                ", but nobody has written it: it still is the result of the step before. Write the "
+                "gradient of "
                 "each step to ",
-                p.grad ? "desc.grad" : "its view (ddp_grad_view, again when ddp_layout_generation has changed)",
+                p.grad ? "desc.grad"
+                       : "its view (ddp_grad_view, again when ddp_layout_generation has changed)",
                 ", or give it to ddp_put"),
             rank,
             param,
@@ -112,22 +120,25 @@ std::optional<ErrorInfo> StepCheck::examine(std::int32_t param, const void* grad
 }
 
 // Correct programs may do this, too, so it is no error.
-void StepCheck::warn_of_doubt(const Param& param, Seen& g, std::int32_t rank, std::int64_t step) const {
+void StepCheck::warn_of_doubt(const Param& param, Seen& g, std::int32_t rank,
+                              std::int64_t step) const {
     if (g.warned) return;
-    const char* doubt = g.repeated_values >= kProof  ? " is the result of the step before, bit for bit"
-                        : g.zero_steps >= kZeroSteps ? " has been zero in every step since ddp_commit"
-                                                     : nullptr;
+    const char* doubt =
+        g.repeated_values >= kProof  ? " is the result of the step before, bit for bit"
+        : g.zero_steps >= kZeroSteps ? " has been zero in every step since ddp_commit"
+                                     : nullptr;
     if (!doubt) return;
     g.warned = true;
-    log(LogLevel::kWarn, "rank ", rank, ", step ", step, ": the gradient of '", param.name, "'", doubt,
-        "; does the program write it where libddp reads it (DDP_CONTEXT_CHECK)?");
+    log(LogLevel::kWarn, "rank ", rank, ", step ", step, ": the gradient of '", param.name, "'",
+        doubt, "; does the program write it where libddp reads it (DDP_CONTEXT_CHECK)?");
 }
 
 void StepCheck::on_bucket(ReducerParts& parts, const ddp_bucket& bucket) {
     for (const auto& tensor : bucket.tensors)
-        if (auto error =
-                examine(tensor.param, parts.gradients[tensor.param].grad, parts.group->rank(), parts.step->number))
-            throw Error(parts.queue.break_with(std::move(*error), static_cast<std::size_t>(bucket.index)));
+        if (auto error = examine(tensor.param, parts.gradients[tensor.param].grad,
+                                 parts.group->rank(), parts.step->number))
+            throw Error(
+                parts.queue.break_with(std::move(*error), static_cast<std::size_t>(bucket.index)));
 }
 
 void StepCheck::on_result(std::int32_t param, const Gradient& gradient, bool) {

@@ -20,8 +20,8 @@ public:
     // The end of the backward pass.
     void draining(Point at = Deadline::Clock::now()) { draining_ = at; }
     void waited_since(Point start) { wait_ns_ += ns(Deadline::Clock::now() - start); }
-    // A bucket was on its way from its launch to its end. At the end of the step, in the order of launches.
-    // Times at which several buckets are on their way count once.
+    // A bucket was on its way from its launch to its end. At the end of the step, in the order of
+    // launches. Times at which several buckets are on their way count once.
     void travelled(Point launch, Point finish) {
         launch = std::max(launch, travelled_until_);
         if (finish <= launch) return;

@@ -22,7 +22,8 @@ void Unused::on_close(ReducerParts& parts) {
         return;
     }
     travelling_ = std::make_shared<std::vector<std::uint8_t>>(here_);
-    const Collective c{DDP_COLLECTIVE_ALLREDUCE, nullptr, travelling_->data(), travelling_->size(), DDP_U8, DDP_MAX};
+    const Collective c{DDP_COLLECTIVE_ALLREDUCE, nullptr, travelling_->data(),
+                       travelling_->size(),      DDP_U8,  DDP_MAX};
     work_ = parts.group->submit(c, parts.queue.step_tag(Purpose::kUsedMap).keeping(travelling_));
 }
 
@@ -39,15 +40,23 @@ bool Unused::postponed(std::int32_t param) const {
                        [param](const BucketTensor& tensor) { return tensor.param == param; });
 }
 
-void Unused::warn_of_leftover(std::int32_t param, const Gradient& gradient, std::int32_t rank, std::int64_t step) {
+void Unused::warn_of_leftover(std::int32_t param, const Gradient& gradient, std::int32_t rank,
+                              std::int64_t step) {
     const ReducerOptions& options = model_.options.reducer;
-    if (warned_ || options.accumulate || !options.mean || !has_result_[static_cast<std::size_t>(param)]) return;
-    const auto* memory = static_cast<const std::byte*>(gradient.grad ? gradient.grad : gradient.place);
-    if (std::all_of(memory, memory + gradient.bytes, [](std::byte b) { return b == std::byte{0}; })) return;
+    if (warned_ || options.accumulate || !options.mean ||
+        !has_result_[static_cast<std::size_t>(param)])
+        return;
+    const auto* memory =
+        static_cast<const std::byte*>(gradient.grad ? gradient.grad : gradient.place);
+    if (std::all_of(memory, memory + gradient.bytes, [](std::byte b) { return b == std::byte{0}; }))
+        return;
     warned_ = true;
-    log(LogLevel::kWarn, "rank ", rank, ", step ", step, ": the gradient of '", model_.table[param].name,
-        "' is unused on this rank, so it counts as zero, although it holds the mean of an earlier step. If the program "
-        "adds to gradients over several synced steps, create the context with the option accumulate "
+    log(LogLevel::kWarn, "rank ", rank, ", step ", step, ": the gradient of '",
+        model_.table[param].name,
+        "' is unused on this rank, so it counts as zero, although it holds the mean of an earlier "
+        "step. If the program "
+        "adds to gradients over several synced steps, create the context with the option "
+        "accumulate "
         "(DDP_CONTEXT_ACCUMULATE in C); otherwise set them to zero to silence this");
 }
 

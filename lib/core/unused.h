@@ -1,5 +1,5 @@
-// Gradients that a rank does not use in a step: which they are, on this rank and on any (Li et al. 2020, section 3.2.3), and those
-// whose results wait for the answer.
+// Gradients that a rank does not use in a step: which they are, on this rank and on any (Li et al.
+// 2020, section 3.2.3), and those whose results wait for the answer.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,9 @@ public:
     const std::vector<std::uint8_t>& here() const { return here_; }
     // After wait().
     const std::vector<std::uint8_t>& anywhere() const { return anywhere_; }
-    bool used_anywhere(std::int32_t param) const { return anywhere_[static_cast<std::size_t>(param)] != 0; }
+    bool used_anywhere(std::int32_t param) const {
+        return anywhere_[static_cast<std::size_t>(param)] != 0;
+    }
     // The answer of the other ranks is there afterwards. Throws what went wrong.
     void wait();
 
@@ -34,10 +36,13 @@ public:
     // The gradients that were postponed, which wait no longer.
     std::vector<BucketTensor> take_postponed() { return std::exchange(undecided_, {}); }
 
-    // Zeros are about to stand for this gradient. Perhaps the program adds to its gradients, and has not said so.
-    void warn_of_leftover(std::int32_t param, const Gradient& gradient, std::int32_t rank, std::int64_t step);
+    // Zeros are about to stand for this gradient. Perhaps the program adds to its gradients, and
+    // has not said so.
+    void warn_of_leftover(std::int32_t param, const Gradient& gradient, std::int32_t rank,
+                          std::int64_t step);
 
-    // Asks the other ranks, after the last bucket, so that the answer travels while results are written back.
+    // Asks the other ranks, after the last bucket, so that the answer travels while results are
+    // written back.
     void on_close(ReducerParts& parts) override;
     void on_result(std::int32_t param, const Gradient&, bool wanted) override;
     void on_forget() override;

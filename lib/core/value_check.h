@@ -1,4 +1,5 @@
-// Whether ranks have the same values, of parameters and if asked of buffers: they compare hashes every so many synced steps.
+// Whether ranks have the same values, of parameters and if asked of buffers: they compare hashes
+// every so many synced steps.
 #pragma once
 
 #include <cstdint>
@@ -15,11 +16,12 @@ namespace libddp {
 
 class ValueCheck final : public Observer {
 public:
-    // intervals: values are compared every so many synced steps, for each of them; never for one that is not positive.
+    // intervals: values are compared every so many synced steps, for each of them; never for one
+    // that is not positive.
     ValueCheck(const ParamTable& table, std::vector<std::int64_t> intervals, bool buffers);
 
-    // Starts a comparison, behind the buckets, and before any of their results can have changed a value. A rank without inputs trails
-    // behind.
+    // Starts a comparison, behind the buckets, and before any of their results can have changed a
+    // value. A rank without inputs trails behind.
     void on_close(ReducerParts& parts) override;
     // All ranks find the same.
     void on_end(ReducerParts& parts) override;
@@ -31,7 +33,8 @@ private:
         std::uint64_t counts = 0, hash = 0;
     };
     bool compares_in(std::int64_t synced_step) const;
-    // counts: whether the values of this rank must be like the others'. Collective. tag: the step's.
+    // counts: whether the values of this rank must be like the others'. Collective. tag: the
+    // step's.
     void start(Group& group, bool counts, const OpTag& tag);
     // Ends it, if one was started: what differs, the same on every rank.
     std::optional<ErrorInfo> end(Group& group, std::int64_t step, const OpTag& tag);
@@ -40,8 +43,8 @@ private:
 
     Parties parties_of(std::size_t entry, const std::vector<std::uint64_t>& hashes,
                        const std::vector<std::int32_t>& ranks) const;
-    ErrorInfo describe(const std::vector<std::uint64_t>& hashes, const std::vector<std::int32_t>& ranks,
-                       std::int64_t step) const;
+    ErrorInfo describe(const std::vector<std::uint64_t>& hashes,
+                       const std::vector<std::int32_t>& ranks, std::int64_t step) const;
 
     const ParamTable& table_;
     const std::vector<std::int64_t> intervals_;

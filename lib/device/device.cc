@@ -14,7 +14,9 @@ namespace {
 constexpr std::array<const char*, 2> kNames{"cpu", "cuda"};
 
 const char* kind_name(ddp_device_kind kind) {
-    return kind >= 0 && static_cast<std::size_t>(kind) < kNames.size() ? kNames[static_cast<std::size_t>(kind)] : "?";
+    return kind >= 0 && static_cast<std::size_t>(kind) < kNames.size()
+               ? kNames[static_cast<std::size_t>(kind)]
+               : "?";
 }
 
 // By kind; null: not loaded.
@@ -23,15 +25,17 @@ std::array<std::atomic<const ddp_device_module*>, kNames.size()> loaded;
 // A module of another build might lack functions, or understand them otherwise.
 std::string fault_of(const ddp_device_module* module, ddp_device_kind kind) {
     if (!module) return "ddp_device_entry returned NULL";
-    if (module->struct_size != sizeof(ddp_device_module) || std::strcmp(module->build, build_identity()) != 0)
+    if (module->struct_size != sizeof(ddp_device_module) ||
+        std::strcmp(module->build, build_identity()) != 0)
         return str("it is of libddp ", module->build, "; this is ", build_identity());
     if (module->kind != kind) return str("it is for devices of kind ", module->kind);
     return {};
 }
 
 [[noreturn]] void refuse_module(ddp_device_kind kind, const std::string& why) {
-    fail(DDP_ERROR_UNSUPPORTED, "memory of the device kind ", kind_name(kind), " needs the module libddp-",
-         kind_name(kind), ".so: ", why, how_to_get_module(kind_name(kind)));
+    fail(DDP_ERROR_UNSUPPORTED, "memory of the device kind ", kind_name(kind),
+         " needs the module libddp-", kind_name(kind), ".so: ", why,
+         how_to_get_module(kind_name(kind)));
 }
 
 const ddp_device_module& load(ddp_device_kind kind) {
@@ -49,7 +53,8 @@ const ddp_device_module& load(ddp_device_kind kind) {
 }  // namespace
 
 std::string device_name(const ddp_device& device) {
-    return is_cpu(device) && device.index == 0 ? "cpu" : str(kind_name(device.kind), ":", device.index);
+    return is_cpu(device) && device.index == 0 ? "cpu"
+                                               : str(kind_name(device.kind), ":", device.index);
 }
 
 const ddp_device_module& device_module(ddp_device_kind kind) {
@@ -89,13 +94,15 @@ ddp_device device_of(const void* pointer) {
     for (auto& slot : loaded)
         if (const auto* module = slot.load(std::memory_order_acquire)) {
             ddp_device device{DDP_DEVICE_CPU, 0};
-            call_device({module->kind, 0}, "asking whose memory this is", module->device_of, pointer, &device);
+            call_device({module->kind, 0}, "asking whose memory this is", module->device_of,
+                        pointer, &device);
             if (!is_cpu(device)) return device;
         }
     return {DDP_DEVICE_CPU, 0};
 }
 
-void fail_device(const ddp_device& device, const char* what, ddp_status status, const ddp_device_failure& failure) {
+void fail_device(const ddp_device& device, const char* what, ddp_status status,
+                 const ddp_device_failure& failure) {
     fail(status, device_name(device), ", ", what, ": ", failure.message);
 }
 

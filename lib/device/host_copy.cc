@@ -13,7 +13,8 @@ constexpr std::size_t kPinnedBytes = std::size_t{4} << 20;
 
 template <class Copy>
 void in_parts(std::size_t bytes, Copy copy) {
-    for (std::size_t at = 0; at < bytes; at += kPinnedBytes) copy(at, std::min(kPinnedBytes, bytes - at));
+    for (std::size_t at = 0; at < bytes; at += kPinnedBytes)
+        copy(at, std::min(kPinnedBytes, bytes - at));
 }
 
 }  // namespace
@@ -37,7 +38,8 @@ void HostCopies::wait(const DeviceStream& stream, const Deadline& deadline) {
              " ms, because of the work before it");
 }
 
-void HostCopies::out(const DeviceStream& stream, void* host, const void* memory, std::size_t bytes) {
+void HostCopies::out(const DeviceStream& stream, void* host, const void* memory,
+                     std::size_t bytes) {
     require(stream.device().kind);
     const Deadline deadline = Deadline::after_ms(timeout_ms_);
     in_parts(bytes, [&](std::size_t at, std::size_t n) {

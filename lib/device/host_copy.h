@@ -1,5 +1,5 @@
-// Copies between memory of a device and any memory of the host, for which the caller waits: not for gradients, but for what is
-// saved and loaded between steps.
+// Copies between memory of a device and any memory of the host, for which the caller waits: not for
+// gradients, but for what is saved and loaded between steps.
 #pragma once
 
 #include <cstddef>
@@ -10,8 +10,8 @@
 
 namespace libddp {
 
-// All go through one piece of pinned memory, a part after another, which is there from the first copy to the end. After an error
-// nothing more may be copied.
+// All go through one piece of pinned memory, a part after another, which is there from the first
+// copy to the end. After an error nothing more may be copied.
 class HostCopies {
 public:
     explicit HostCopies(std::int64_t timeout_ms) : timeout_ms_(timeout_ms) {}
@@ -19,7 +19,8 @@ public:
     HostCopies(const HostCopies&) = delete;
     HostCopies& operator=(const HostCopies&) = delete;
 
-    // In the order of the stream. Throws TIMEOUT if all that is before it on the stream, and the copy, take longer.
+    // In the order of the stream. Throws TIMEOUT if all that is before it on the stream, and the
+    // copy, take longer.
     void out(const DeviceStream& stream, void* host, const void* memory, std::size_t bytes);
     void in(const DeviceStream& stream, void* memory, const void* host, std::size_t bytes);
 

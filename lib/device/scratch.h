@@ -12,8 +12,8 @@ namespace libddp {
 class ScratchMemory {
 public:
     std::byte* get() const { return memory_.get(); }
-    // The memory by itself, if a device has it: there whoever uses it next comes later in the order of the stream, so that an
-    // operation that is enqueued needs no more than this to last.
+    // The memory by itself, if a device has it: there whoever uses it next comes later in the order
+    // of the stream, so that an operation that is enqueued needs no more than this to last.
     std::shared_ptr<const void> on_device() const { return stream_ ? memory_ : nullptr; }
     // Aligned to 64 bytes. Its content is lost if it has to grow.
     std::byte* require(std::size_t bytes) {
@@ -24,7 +24,9 @@ public:
         return memory_.get();
     }
     // Whether require() would give what is there.
-    bool holds(std::size_t bytes, const StreamPtr& stream) const { return stream == stream_ && bytes <= capacity_; }
+    bool holds(std::size_t bytes, const StreamPtr& stream) const {
+        return stream == stream_ && bytes <= capacity_;
+    }
     // On the stream's device and in its order; null: of the CPU.
     std::byte* require(std::size_t bytes, const StreamPtr& stream) {
         if (stream != stream_) {

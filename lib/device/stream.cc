@@ -17,7 +17,8 @@ constexpr std::chrono::nanoseconds kLongestWait = std::chrono::milliseconds(100)
 // The events of one stream that nobody has.
 class EventPool {
 public:
-    EventPool(const ddp_device& device, const ddp_device_module& module) : device_(device), module_(module) {}
+    EventPool(const ddp_device& device, const ddp_device_module& module)
+        : device_(device), module_(module) {}
     ~EventPool() {
         for (void* event : free_) module_.event_destroy(device_.index, event);
     }
@@ -59,15 +60,17 @@ DeviceEvent::~DeviceEvent() {
 
 bool DeviceEvent::done() const {
     std::int32_t done = 0;
-    call_device(pool_->device_, "asking an event", pool_->module_.event_query, pool_->device_.index, event_, &done);
+    call_device(pool_->device_, "asking an event", pool_->module_.event_query, pool_->device_.index,
+                event_, &done);
     return done != 0;
 }
 
 bool DeviceEvent::wait(std::chrono::nanoseconds at_most) const {
-    const std::int64_t time = std::clamp(at_most, std::chrono::nanoseconds(0), kLongestWait).count();
+    const std::int64_t time =
+        std::clamp(at_most, std::chrono::nanoseconds(0), kLongestWait).count();
     std::int32_t done = 0;
-    call_device(pool_->device_, "waiting for an event", pool_->module_.event_wait, pool_->device_.index, event_, time,
-                &done);
+    call_device(pool_->device_, "waiting for an event", pool_->module_.event_wait,
+                pool_->device_.index, event_, time, &done);
     return done != 0;
 }
 
@@ -88,7 +91,8 @@ DeviceStream::~DeviceStream() {
 
 void DeviceStream::refuse_capture(void* stream) const {
     std::int32_t capturing = 0;
-    call_device(device_, "asking a stream", module_.stream_capturing, device_.index, stream, &capturing);
+    call_device(device_, "asking a stream", module_.stream_capturing, device_.index, stream,
+                &capturing);
     if (capturing)
         fail_call(DDP_ERROR_INVALID_STATE, "the stream of ", device_name(device_),
                   " is being captured into a graph, which cannot hold libddp's communication; "
@@ -97,12 +101,14 @@ void DeviceStream::refuse_capture(void* stream) const {
 
 EventPtr DeviceStream::record(void* stream) const {
     auto event = std::make_shared<DeviceEvent>(events_, events_->take());
-    call_device(device_, "recording an event", module_.event_record, device_.index, event->handle(), stream);
+    call_device(device_, "recording an event", module_.event_record, device_.index, event->handle(),
+                stream);
     return event;
 }
 
 void DeviceStream::wait(const DeviceEvent& event, void* stream) const {
-    call_device(device_, "ordering streams", module_.stream_wait, device_.index, stream, event.handle());
+    call_device(device_, "ordering streams", module_.stream_wait, device_.index, stream,
+                event.handle());
 }
 
 bool DeviceStream::idle_within(std::int64_t ms) const noexcept try {
@@ -113,8 +119,8 @@ bool DeviceStream::idle_within(std::int64_t ms) const noexcept try {
 
 std::shared_ptr<std::byte> DeviceStream::allocate(std::size_t bytes) {
     void* memory = nullptr;
-    call_device(device_, "allocating memory", module_.allocate, device_.index, stream_, std::max<std::size_t>(bytes, 1),
-                &memory);
+    call_device(device_, "allocating memory", module_.allocate, device_.index, stream_,
+                std::max<std::size_t>(bytes, 1), &memory);
     return {static_cast<std::byte*>(memory), [stream = shared_from_this()](std::byte* m) {
                 stream->module_.deallocate(stream->device_.index, stream->stream_, m);
             }};
@@ -122,14 +128,14 @@ std::shared_ptr<std::byte> DeviceStream::allocate(std::size_t bytes) {
 
 void DeviceStream::copy_to_host(void* host, const void* memory, std::size_t bytes) const {
     if (bytes > 0)
-        call_device(device_, "copying to the host", module_.copy, device_.index, stream_, host, memory, bytes,
-                    DDP_COPY_TO_HOST);
+        call_device(device_, "copying to the host", module_.copy, device_.index, stream_, host,
+                    memory, bytes, DDP_COPY_TO_HOST);
 }
 
 void DeviceStream::copy_to_device(void* memory, const void* host, std::size_t bytes) const {
     if (bytes > 0)
-        call_device(device_, "copying to the device", module_.copy, device_.index, stream_, memory, host, bytes,
-                    DDP_COPY_TO_DEVICE);
+        call_device(device_, "copying to the device", module_.copy, device_.index, stream_, memory,
+                    host, bytes, DDP_COPY_TO_DEVICE);
 }
 
 void release_after(std::shared_ptr<std::byte> memory, const EventPtr& event) noexcept {
@@ -145,8 +151,10 @@ void release_after(std::shared_ptr<std::byte> memory, const EventPtr& event) noe
 std::shared_ptr<std::byte> allocate_pinned(ddp_device_kind kind, std::size_t bytes) {
     const ddp_device_module& module = device_module(kind);
     void* memory = nullptr;
-    call_device({kind, 0}, "allocating pinned memory", module.allocate_host, std::max<std::size_t>(bytes, 1), &memory);
-    return {static_cast<std::byte*>(memory), [&module](std::byte* m) { module.deallocate_host(m); }};
+    call_device({kind, 0}, "allocating pinned memory", module.allocate_host,
+                std::max<std::size_t>(bytes, 1), &memory);
+    return {static_cast<std::byte*>(memory),
+            [&module](std::byte* m) { module.deallocate_host(m); }};
 }
 
 }  // namespace libddp

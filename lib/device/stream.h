@@ -1,4 +1,5 @@
-// Work on a device in order: streams, events, memory that belongs to a stream, memory of the host that a device reaches.
+// Work on a device in order: streams, events, memory that belongs to a stream, memory of the host
+// that a device reaches.
 #pragma once
 
 #include <chrono>
@@ -18,13 +19,15 @@ class EventPool;
 // A point of a stream. It outlives the stream, and is used again when nobody has it any more.
 class DeviceEvent {
 public:
-    DeviceEvent(std::shared_ptr<EventPool> pool, void* event) : pool_(std::move(pool)), event_(event) {}
+    DeviceEvent(std::shared_ptr<EventPool> pool, void* event)
+        : pool_(std::move(pool)), event_(event) {}
     ~DeviceEvent();
     DeviceEvent(const DeviceEvent&) = delete;
     DeviceEvent& operator=(const DeviceEvent&) = delete;
 
     bool done() const;
-    // The host waits at most so long, and at most 100 ms: who waits longer looks up meanwhile. True if done.
+    // The host waits at most so long, and at most 100 ms: who waits longer looks up meanwhile. True
+    // if done.
     bool wait(std::chrono::nanoseconds at_most) const;
     void* handle() const { return event_; }
 
@@ -34,7 +37,8 @@ private:
 };
 using EventPtr = std::shared_ptr<const DeviceEvent>;
 
-// The host waits for the event, and calls `look` now and then, which may throw. False if the deadline passed first.
+// The host waits for the event, and calls `look` now and then, which may throw. False if the
+// deadline passed first.
 template <class Look>
 bool wait_for(const DeviceEvent& event, const Deadline& deadline, Look look) {
     while (!event.wait(std::chrono::milliseconds(20))) {
@@ -68,7 +72,8 @@ public:
     void follow(void* stream) const { wait(*record(stream)); }
     void lead(void* stream) const { wait(*record(), stream); }
 
-    // The host waits until everything on this stream is done; false if that takes longer, or the device has failed.
+    // The host waits until everything on this stream is done; false if that takes longer, or the
+    // device has failed.
     bool idle_within(std::int64_t ms) const noexcept;
 
     // Zeroed when this stream comes to it; freed in the order of this stream, which it keeps.
@@ -93,8 +98,8 @@ inline bool names_thread_stream(const void* stream) {
     return reinterpret_cast<std::uintptr_t>(stream) == 2;
 }
 
-// Host memory from and to which devices of this kind copy without a detour. Aligned to 64 bytes. It must not be freed while a
-// copy uses it: let go of it with release_after().
+// Host memory from and to which devices of this kind copy without a detour. Aligned to 64 bytes. It
+// must not be freed while a copy uses it: let go of it with release_after().
 std::shared_ptr<std::byte> allocate_pinned(ddp_device_kind kind, std::size_t bytes);
 // Waits until the event is done (null: it is), at most 1 s; otherwise the memory is kept for ever.
 void release_after(std::shared_ptr<std::byte> memory, const EventPtr& event) noexcept;

@@ -20,7 +20,9 @@ OpTag healing() {
 }
 
 void broadcast(Group& group, void* memory, std::size_t bytes, std::int32_t root) {
-    if (bytes > 0) group.run({DDP_COLLECTIVE_BROADCAST, nullptr, memory, bytes, DDP_U8, DDP_SUM, root}, healing());
+    if (bytes > 0)
+        group.run({DDP_COLLECTIVE_BROADCAST, nullptr, memory, bytes, DDP_U8, DDP_SUM, root},
+                  healing());
 }
 
 template <class Bytes>
@@ -31,10 +33,10 @@ void broadcast_all(Group& group, Bytes& bytes, std::int32_t root) {
     broadcast(group, bytes.data(), size, root);
 }
 
-// In turn each donor sends a piece of all blocks together: a model has many small ones, and each collective waits for every rank. Returns
-// what this rank has got; a donor keeps what it has.
-std::vector<std::byte> send_blocks(Group& group, const StateBlocks& blocks, const std::vector<std::int32_t>& donors,
-                                   bool gives) {
+// In turn each donor sends a piece of all blocks together: a model has many small ones, and each
+// collective waits for every rank. Returns what this rank has got; a donor keeps what it has.
+std::vector<std::byte> send_blocks(Group& group, const StateBlocks& blocks,
+                                   const std::vector<std::int32_t>& donors, bool gives) {
     const std::size_t total = bytes_of(blocks);
     std::size_t turn = 0;
     std::vector<std::byte> got(gives ? std::min(total, kPiece) : total);
@@ -60,7 +62,8 @@ ContextState send_state(Group& group, Context& context, std::int32_t donor) {
     ContextState state;
     if (group.rank() == donor) {
         const Reducer& reducer = context.committed();
-        state = {plan_to_text(reducer.parts().layout->plan(), context.model().table), reducer.hook_state(),
+        state = {plan_to_text(reducer.parts().layout->plan(), context.model().table),
+                 reducer.hook_state(),
                  reducer.parts().planner.due() || reducer.parts().planner.recording(),
                  reducer.parts().planner.tunes_caps()};
     }
@@ -81,10 +84,11 @@ void take_state(Context& context, const ContextState& state, bool of_hook) {
     if (of_hook) reducer.load_hook_state(state.hook.data(), state.hook.size(), true);
 }
 
-// Donors have equally many steps and must hold the same bits. If they differ, the largest set of donors that are alike gives its bits, and
-// of equally large sets the one with the lowest rank. In the same message each rank says whether the program needs copies.
-std::vector<std::int32_t> agree_on_donors(Group& group, const Roster& roster, const JobParts& parts, OpenStep& open,
-                                          std::vector<std::int32_t> donors) {
+// Donors have equally many steps and must hold the same bits. If they differ, the largest set of
+// donors that are alike gives its bits, and of equally large sets the one with the lowest rank. In
+// the same message each rank says whether the program needs copies.
+std::vector<std::int32_t> agree_on_donors(Group& group, const Roster& roster, const JobParts& parts,
+                                          OpenStep& open, std::vector<std::int32_t> donors) {
     struct Claim {
         std::uint64_t hash = 0, needs_copies = 0;
     };
@@ -99,19 +103,25 @@ std::vector<std::int32_t> agree_on_donors(Group& group, const Roster& roster, co
     for (const Claim& claim : claims)
         if (claim.needs_copies != 0) open.need_copies();
 
-    const auto hash = [&](std::int32_t rank) { return claims[static_cast<std::size_t>(rank)].hash; };
+    const auto hash = [&](std::int32_t rank) {
+        return claims[static_cast<std::size_t>(rank)].hash;
+    };
     const auto count = [&](std::int32_t rank) {
         return std::count_if(donors.begin(), donors.end(),
                              [&](std::int32_t other) { return hash(other) == hash(rank); });
     };
-    const std::int32_t best = *std::max_element(donors.begin(), donors.end(), [&](std::int32_t a, std::int32_t b) {
-        return count(a) < count(b);  // the first of equals, which is the lowest rank
-    });
+    const std::int32_t best =
+        *std::max_element(donors.begin(), donors.end(), [&](std::int32_t a, std::int32_t b) {
+            return count(a) < count(b);  // the first of equals, which is the lowest rank
+        });
     std::vector<std::int32_t> alike, others;
-    for (const std::int32_t rank : donors) (hash(rank) == hash(best) ? alike : others).push_back(rank);
-    if (!others.empty() && (group.rank() == best || hash(group.rank()) != hash(best)) && is_donor(group.rank()))
-        log(LogLevel::kWarn, ranks_text(others), " and ", ranks_text(alike), " have other bits after the same step, ",
-            std::max<std::int64_t>(roster.newest(), 0), "; all get those of ", ranks_text(alike),
+    for (const std::int32_t rank : donors)
+        (hash(rank) == hash(best) ? alike : others).push_back(rank);
+    if (!others.empty() && (group.rank() == best || hash(group.rank()) != hash(best)) &&
+        is_donor(group.rank()))
+        log(LogLevel::kWarn, ranks_text(others), " and ", ranks_text(alike),
+            " have other bits after the same step, ", std::max<std::int64_t>(roster.newest(), 0),
+            "; all get those of ", ranks_text(alike),
             ". What the program adds to the job must change alike on every rank");
     return alike;
 }
@@ -119,17 +129,21 @@ std::vector<std::int32_t> agree_on_donors(Group& group, const Roster& roster, co
 }  // namespace
 
 void AppliedSteps::require_known(const Roster& roster) const {
-    const std::int64_t known = roster.members[static_cast<std::size_t>(roster.donors().front())].steps;
+    const std::int64_t known =
+        roster.members[static_cast<std::size_t>(roster.donors().front())].steps;
     if (!unknown || known >= count) return;
-    fail_call(
-        DDP_ERROR_INVALID_STATE, "step ", count,
-        " had its mean gradients and was not committed, so it may be in the values or not, and no rank knows: steps "
-        "before called nothing between ddp_finalize and ddp_elastic_commit, and so no copy of the state was kept. "
-        "Begin again from a checkpoint. Commit each step that was finalized, also one that is left out, and call "
-        "collectives before ddp_finalize or after ddp_elastic_commit");
+    fail_call(DDP_ERROR_INVALID_STATE, "step ", count,
+              " had its mean gradients and was not committed, so it may be in the values or not, "
+              "and no rank knows: steps "
+              "before called nothing between ddp_finalize and ddp_elastic_commit, and so no copy "
+              "of the state was kept. "
+              "Begin again from a checkpoint. Commit each step that was finalized, also one that "
+              "is left out, and call "
+              "collectives before ddp_finalize or after ddp_elastic_commit");
 }
 
-// The state arrives in memory of its own first: if the group breaks meanwhile, this rank still has what it had.
+// The state arrives in memory of its own first: if the group breaks meanwhile, this rank still has
+// what it had.
 void hand_over(Group& group, const Roster& roster, const JobParts& parts, OpenStep& open,
                const std::function<std::shared_ptr<Group>()>& alone, AppliedSteps& applied) {
     parts.compare(group);
@@ -141,14 +155,17 @@ void hand_over(Group& group, const Roster& roster, const JobParts& parts, OpenSt
     donors = agree_on_donors(group, roster, parts, open, std::move(donors));
     const bool gives = std::find(donors.begin(), donors.end(), roster.rank) != donors.end();
     std::vector<std::byte> values, buffers;
-    if (donors.size() < roster.members.size()) values = send_blocks(group, parts.state(), donors, gives);
+    if (donors.size() < roster.members.size())
+        values = send_blocks(group, parts.state(), donors, gives);
     // Each rank's forward passes have changed its own: one speaks for all.
     const bool gives_buffers = roster.rank == donors.front();
-    if (roster.members.size() > 1) buffers = send_blocks(group, parts.buffers(), {donors.front()}, gives_buffers);
+    if (roster.members.size() > 1)
+        buffers = send_blocks(group, parts.buffers(), {donors.front()}, gives_buffers);
     for (Context* context : parts.contexts()) context->set_group(alone());
     open.take_hooks_back();
     std::vector<ContextState> states;
-    for (Context* context : parts.contexts()) states.push_back(send_state(group, *context, donors.front()));
+    for (Context* context : parts.contexts())
+        states.push_back(send_state(group, *context, donors.front()));
     std::vector<std::byte> outer;
     if (averager) {
         if (gives) outer = averager->state();
@@ -160,10 +177,12 @@ void hand_over(Group& group, const Roster& roster, const JobParts& parts, OpenSt
     if (!gives) {
         applied.unknown = true;  // until all of it is here: memory may run out
         fill_blocks(parts.state(), values.data());
-        log(LogLevel::kInfo, "rank ", roster.rank, " got the state of step ", std::max<std::int64_t>(newest, 0), ": ",
-            values.size() + buffers.size(), " bytes from ", donors.size(), " ranks");
+        log(LogLevel::kInfo, "rank ", roster.rank, " got the state of step ",
+            std::max<std::int64_t>(newest, 0), ": ", values.size() + buffers.size(), " bytes from ",
+            donors.size(), " ranks");
     }
-    for (std::size_t i = 0; i < states.size(); ++i) take_state(*parts.contexts()[i], states[i], !gives && newest > 0);
+    for (std::size_t i = 0; i < states.size(); ++i)
+        take_state(*parts.contexts()[i], states[i], !gives && newest > 0);
     if (averager && !gives) averager->load_state(outer.data(), outer.size());
     applied = {std::max<std::int64_t>(newest, 0), true, false};
 }

@@ -15,7 +15,8 @@ constexpr std::int64_t kLongWindow = 1'000;
 // With the same ranks, of which none is known to be lost.
 constexpr int kAttempts = 3;
 
-// Whether those who are left may go on: another rank has gone, stands still, or cannot go on for a reason of its host or its program.
+// Whether those who are left may go on: another rank has gone, stands still, or cannot go on for a
+// reason of its host or its program.
 bool concerns_others(const ErrorInfo& error, std::int32_t rank) {
     if (may_be_an_echo(error.code)) return true;
     const bool of_one_rank = error.code == DDP_ERROR_OUT_OF_MEMORY || error.code == DDP_ERROR_IO ||
@@ -25,13 +26,15 @@ bool concerns_others(const ErrorInfo& error, std::int32_t rank) {
 
 }  // namespace
 
-ElasticJob::ElasticJob(std::shared_ptr<Store> store, GroupConfig config, const MembershipOptions& options)
+ElasticJob::ElasticJob(std::shared_ptr<Store> store, GroupConfig config,
+                       const MembershipOptions& options)
     : groups_(std::move(store), std::move(config)),
       membership_(groups_.store(), groups_.job(), options),
       group_(groups_.alone()) {}
 
 JobParts& ElasticJob::parts_before(const char* what) {
-    if (membership_.roster().number > 0) fail_call(DDP_ERROR_INVALID_STATE, "the job has begun: ", what);
+    if (membership_.roster().number > 0)
+        fail_call(DDP_ERROR_INVALID_STATE, "the job has begun: ", what);
     return parts_;
 }
 
@@ -58,7 +61,8 @@ void ElasticJob::go_back() {
     if (!averager) return;
     if (membership_.roster().number == 0) uncounted_ = steps() - averager->steps();
     averager->go_back();
-    if (applied_.count >= 0) applied_.count = std::max<std::int64_t>(averager->steps() + uncounted_, 0);
+    if (applied_.count >= 0)
+        applied_.count = std::max<std::int64_t>(averager->steps() + uncounted_, 0);
 }
 
 // Undoes what the program has done since begin(), as far as that is possible.
@@ -76,7 +80,8 @@ void ElasticJob::begin() {
     try {
         begin_or_form();
     } catch (const Error& error) {
-        if (error.info().code == DDP_ERROR_UNAVAILABLE) groups_.explain_loss_of_store(error.info().message);
+        if (error.info().code == DDP_ERROR_UNAVAILABLE)
+            groups_.explain_loss_of_store(error.info().message);
         throw;
     }
 }
@@ -85,7 +90,8 @@ void ElasticJob::begin_or_form() {
     if (!group_->broken()) parts_.require_between_steps();
     if (membership_.roster().number > 0) {
         // An error that no loss of a rank has caused would happen again.
-        if (group_->broken() && !concerns_others(group_->verdict(), group_->rank())) group_->check();
+        if (group_->broken() && !concerns_others(group_->verdict(), group_->rank()))
+            group_->check();
         const bool in_doubt = open_.begun() && open_.in_doubt(*group_);
         if (formed_ && !group_->broken() && !in_doubt && !may_meet()) return open_.begin(*group_);
         undo_step();
@@ -102,7 +108,8 @@ void ElasticJob::begin_or_form() {
     }
 }
 
-// Whether somebody joins or leaves before this step. In a window ranks are not in step with each other: the members meet at its end.
+// Whether somebody joins or leaves before this step. In a window ranks are not in step with each
+// other: the members meet at its end.
 bool ElasticJob::may_meet() {
     if (parts_.apart() || !membership_.is_due(applied_.count)) return false;
     if (!parts_.in_window()) {
@@ -111,13 +118,14 @@ bool ElasticJob::may_meet() {
     }
     if (++waits_ == kLongWindow)
         log(LogLevel::kWarn, "step ", applied_.count, ": since ", kLongWindow,
-            " steps a rank waits to join or to leave. Ranks do so after a step in which every context of the job is "
+            " steps a rank waits to join or to leave. Ranks do so after a step in which every "
+            "context of the job is "
             "synced that has accumulated gradients; let their unsynced steps end together");
     return false;
 }
 
-// Until a roster begins without a further loss. Each attempt is bounded by the timeout of groups. One that fails although nobody was lost
-// is made again a few times only.
+// Until a roster begins without a further loss. Each attempt is bounded by the timeout of groups.
+// One that fails although nobody was lost is made again a few times only.
 void ElasticJob::form() {
     formed_ = false;
     undo_step();
@@ -141,19 +149,22 @@ void ElasticJob::form() {
             return;
         } catch (const Error& error) {
             if (std::exchange(tried, roster.members) != roster.members) attempt = 1;
-            const std::size_t stay = roster.members.size() - static_cast<std::size_t>(roster.joined);
-            // Ranks that have trained together have the same model, so the rank with another one is a rank that joins.
-            const bool is_theirs =
-                error.info().code == DDP_ERROR_MISMATCH && static_cast<std::size_t>(roster.rank) < stay;
-            if (!(concerns_others(error.info(), roster.rank) || is_theirs) || attempt == kAttempts) throw;
+            const std::size_t stay =
+                roster.members.size() - static_cast<std::size_t>(roster.joined);
+            // Ranks that have trained together have the same model, so the rank with another one is
+            // a rank that joins.
+            const bool is_theirs = error.info().code == DDP_ERROR_MISMATCH &&
+                                   static_cast<std::size_t>(roster.rank) < stay;
+            if (!(concerns_others(error.info(), roster.rank) || is_theirs) || attempt == kAttempts)
+                throw;
             log(is_theirs ? LogLevel::kWarn : LogLevel::kInfo, "roster ", roster.number,
                 " did not begin: ", error.what());
         }
     }
 }
 
-// A program that adds to its gradients begins with nothing: steps that were undone, and its first roster, because it may have been left
-// behind within a window and have joined again.
+// A program that adds to its gradients begins with nothing: steps that were undone, and its first
+// roster, because it may have been left behind within a window and have joined again.
 void ElasticJob::forget_gradients() {
     if (!std::exchange(undone_, false)) return;
     parts_.clear_gradients();
@@ -161,15 +172,16 @@ void ElasticJob::forget_gradients() {
     if (window < 0) return;
     const Roster& now = roster();
     log(LogLevel::kWarn, "rank ", now.rank, ": roster ", now.number,
-        " began within an accumulation window (ranks that left: ", now.left.size(), ", that joined: ", now.joined,
-        "). What this rank has accumulated since step ", window,
-        " is discarded, and its gradients are zero. All ranks accumulate again from step ", applied_.count,
-        " on, which ddp_elastic_begin says now");
+        " began within an accumulation window (ranks that left: ", now.left.size(),
+        ", that joined: ", now.joined, "). What this rank has accumulated since step ", window,
+        " is discarded, and its gradients are zero. All ranks accumulate again from step ",
+        applied_.count, " on, which ddp_elastic_begin says now");
 }
 
 void ElasticJob::commit() {
     if (!open_.begun())
-        fail_call(DDP_ERROR_INVALID_STATE, "no step has begun; each ddp_elastic_begin is committed at most once");
+        fail_call(DDP_ERROR_INVALID_STATE,
+                  "no step has begun; each ddp_elastic_begin is committed at most once");
     parts_.require_between_steps();
     open_.commit(*group_, applied_.count);
     ++applied_.count;  // of what this rank holds, whether it counts or not
@@ -185,7 +197,8 @@ void ElasticJob::confirm_member() {
 }
 
 void ElasticJob::announce_leave() {
-    if (membership_.roster().number == 0) fail_call(DDP_ERROR_INVALID_STATE, "the job has not begun; just free it");
+    if (membership_.roster().number == 0)
+        fail_call(DDP_ERROR_INVALID_STATE, "the job has not begun; just free it");
     if (!leave_announced_) membership_.announce_leave();
     leave_announced_ = true;
 }

@@ -11,17 +11,21 @@
 namespace libddp {
 namespace {
 
-// Watches say when to look again. A process that dies between two writes leaves one of them unsaid, so nobody waits longer than this.
+// Watches say when to look again. A process that dies between two writes leaves one of them unsaid,
+// so nobody waits longer than this.
 constexpr std::int64_t kLookMs = 1'000;
-// Members who meet come nearly at once, unless they still believe in the last roster. The first of them proposes as soon.
+// Members who meet come nearly at once, unless they still believe in the last roster. The first of
+// them proposes as soon.
 constexpr std::int64_t kSoonMs = 50;
 
-// A store that has just begun may know nothing of a job before: then the time of day is greater than its fences.
+// A store that has just begun may know nothing of a job before: then the time of day is greater
+// than its fences.
 std::int64_t next_fence(Store& store, const RosterRecord& before) {
     if (before.number > 0) return before.fence + 1;
     const auto now = std::chrono::system_clock::now().time_since_epoch();
-    return std::max(store.raise_fence(0) + 1,
-                    std::int64_t{std::chrono::duration_cast<std::chrono::milliseconds>(now).count()});
+    return std::max(
+        store.raise_fence(0) + 1,
+        std::int64_t{std::chrono::duration_cast<std::chrono::milliseconds>(now).count()});
 }
 
 bool holds(const std::vector<std::string>& ids, const std::string& id) {
@@ -30,9 +34,14 @@ bool holds(const std::vector<std::string>& ids, const std::string& id) {
 
 }  // namespace
 
-Meeting::Meeting(Store& store, const JobKeys& keys, const MembershipOptions& options, const std::string& id,
-                 const RosterRecord& before)
-    : store_(store), keys_(keys), options_(options), id_(id), before_(before), number_(before.number + 1) {}
+Meeting::Meeting(Store& store, const JobKeys& keys, const MembershipOptions& options,
+                 const std::string& id, const RosterRecord& before)
+    : store_(store),
+      keys_(keys),
+      options_(options),
+      id_(id),
+      before_(before),
+      number_(before.number + 1) {}
 
 Meeting::~Meeting() {
     for (const auto& [key, watch] : watches_) store_.unwatch(watch);
@@ -55,7 +64,8 @@ Meeting::Look Meeting::look() const {
     const std::string ends = keys_.gone(""), folder = keys_.of("meet", number_) + "/";
     for (const std::string& key : store_.list_keys(ends)) look.gone.insert(key.substr(ends.size()));
     for (const std::string& key : store_.list_keys(folder))
-        if (const std::string id = key.substr(folder.size()); !look.gone.contains(id)) look.came.push_back(id);
+        if (const std::string id = key.substr(folder.size()); !look.gone.contains(id))
+            look.came.push_back(id);
     std::sort(look.came.begin(), look.came.end());
     return look;
 }
@@ -67,7 +77,8 @@ RosterRecord Meeting::propose(const std::vector<std::string>& came) {
         const std::string key = keys_.of("meet", number_) + "/" + id;
         const auto steps = find_value(store_, key);
         if (!steps) continue;  // this meeting is long over
-        if (!read_steps(*steps, member.steps)) fail(DDP_ERROR_INTERNAL, "'", key, "' in the store is no number");
+        if (!read_steps(*steps, member.steps))
+            fail(DDP_ERROR_INTERNAL, "'", key, "' in the store is no number");
         members.push_back(std::move(member));
     }
     RosterRecord next;
@@ -93,13 +104,15 @@ void Meeting::wake_at(const std::string& key) {
         news_ = true;
         changed_.notify_all();
     };
-    watches_[key] = key.empty() ? store_.watch_connection([news](const std::string&, bool) { news(); })
-                                : store_.watch(key, [news](const std::string&) { news(); });
+    watches_[key] = key.empty()
+                        ? store_.watch_connection([news](const std::string&, bool) { news(); })
+                        : store_.watch(key, [news](const std::string&) { news(); });
 }
 
 void Meeting::wait(std::int64_t ms) {
     std::unique_lock lock(mutex_);
-    const auto waited = interrupt::wait(lock, changed_, Deadline::after_ms(ms), [this] { return news_; });
+    const auto waited =
+        interrupt::wait(lock, changed_, Deadline::after_ms(ms), [this] { return news_; });
     if (waited == interrupt::Waited::kInterrupted)
         fail(DDP_ERROR_INTERRUPTED, "the wait for roster ", number_, " was interrupted");
 }
@@ -115,7 +128,8 @@ RosterRecord Meeting::decide(std::function<void()> late) {
     wake_at(keys_.of("decided", number_));
     for (;;) {
         // The short waits of the store begin and end without asking.
-        if (interrupt::wanted()) fail(DDP_ERROR_INTERRUPTED, "the wait for roster ", number_, " was interrupted");
+        if (interrupt::wanted())
+            fail(DDP_ERROR_INTERRUPTED, "the wait for roster ", number_, " was interrupted");
         {
             const std::lock_guard lock(mutex_);
             news_ = false;
@@ -123,33 +137,43 @@ RosterRecord Meeting::decide(std::function<void()> late) {
         Look now = look();
         if (now.newest.number >= number_) return std::move(now.newest);
         const auto is_gone = [&](const Member& member) { return now.gone.contains(member.id); };
-        const auto is_missing = [&](const Member& member) { return !holds(now.came, member.id) && !is_gone(member); };
-        const auto missing = std::find_if(before_.members.begin(), before_.members.end(), is_missing);
+        const auto is_missing = [&](const Member& member) {
+            return !holds(now.came, member.id) && !is_gone(member);
+        };
+        const auto missing =
+            std::find_if(before_.members.begin(), before_.members.end(), is_missing);
         const bool any_missing = missing != before_.members.end();
-        const auto alive = std::find_if_not(before_.members.begin(), before_.members.end(), is_gone);
+        const auto alive =
+            std::find_if_not(before_.members.begin(), before_.members.end(), is_gone);
         const bool all_gone = alive == before_.members.end();
         const auto count = static_cast<std::int64_t>(now.came.size());
         if (late && was_in && any_missing && soon.expired()) std::exchange(late, nullptr)();
         const bool enough = count >= options_.min_world;
-        // When no member is left, those who come wait for each other, however long they have waited for a place.
+        // When no member is left, those who come wait for each other, however long they have waited
+        // for a place.
         const bool may_begin = enough && all_gone;
         if (may_begin && !could_begin) settled = Deadline::after_ms(options_.settle_ms);
         could_begin = may_begin;
         // Ranks that waited for a place in a job that has ended must not begin another at once.
         waited_for_place = waited_for_place || !all_gone;
         const bool complete =
-            all_gone ? !waited_for_place && count >= std::min(options_.max_world, options_.first_world) : !any_missing;
+            all_gone
+                ? !waited_for_place && count >= std::min(options_.max_world, options_.first_world)
+                : !any_missing;
         const bool decides = was_in || all_gone;
         // A spare may wait for as long as there are members.
         if (!decides) deadline = Deadline::after_ms(options_.timeout_ms);
         const bool proposes = decides && enough && (complete || settled.expired());
         std::int64_t wait_ms = kLookMs;
-        const auto wait_until = [&](const Deadline& end) { wait_ms = std::min(wait_ms, end.remaining_ms()); };
+        const auto wait_until = [&](const Deadline& end) {
+            wait_ms = std::min(wait_ms, end.remaining_ms());
+        };
         if (proposes) {
-            // Each of those who decide may propose. The first of them does, and the others if it does not do so soon.
-            const auto first = std::find_if(now.came.begin(), now.came.end(), [&](const std::string& id) {
-                return all_gone || is_among(before_.members, id);
-            });
+            // Each of those who decide may propose. The first of them does, and the others if it
+            // does not do so soon.
+            const auto first = std::find_if(
+                now.came.begin(), now.came.end(),
+                [&](const std::string& id) { return all_gone || is_among(before_.members, id); });
             if (!yields) yields = Deadline::after_ms(kSoonMs);
             if (first == now.came.end() || *first == id_ || yields->expired()) {
                 if (RosterRecord next = propose(now.came); next.number >= number_) return next;
@@ -159,9 +183,9 @@ RosterRecord Meeting::decide(std::function<void()> late) {
             wait_until(*yields);
         } else if (decides) {
             if (!enough && deadline.expired())
-                fail(DDP_ERROR_TIMEOUT, "roster ", number_, " did not begin within ", options_.timeout_ms,
-                     " ms: ", count, " processes have come, and min_world is ", options_.min_world,
-                     "; start more, or give min_world a smaller value");
+                fail(DDP_ERROR_TIMEOUT, "roster ", number_, " did not begin within ",
+                     options_.timeout_ms, " ms: ", count, " processes have come, and min_world is ",
+                     options_.min_world, "; start more, or give min_world a smaller value");
             wait_until(enough ? settled : deadline);
             if (any_missing) {
                 wake_at(keys_.of("meet", number_) + "/" + missing->id);

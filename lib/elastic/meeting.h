@@ -1,8 +1,11 @@
-// A meeting: processes that want to be in the next roster wait for each other, and the store decides on it.
+// A meeting: processes that want to be in the next roster wait for each other, and the store
+// decides on it.
 //
-// A member of the roster before proposes the list of processes that came, as soon as all other members have come, are known to be gone,
-// or have been waited for long enough. If no member is left, those who came propose it. The store takes the first proposal, so there is
-// one history, whatever the network does. A process that is not in the list was left behind, or waits for the roster after.
+// A member of the roster before proposes the list of processes that came, as soon as all other
+// members have come, are known to be gone, or have been waited for long enough. If no member is
+// left, those who came propose it. The store takes the first proposal, so there is one history,
+// whatever the network does. A process that is not in the list was left behind, or waits for the
+// roster after.
 #pragma once
 
 #include <condition_variable>
@@ -23,9 +26,10 @@ namespace libddp {
 
 struct MembershipOptions {
     std::int32_t min_world = 1;
-    std::int32_t max_world = std::numeric_limits<std::int32_t>::max();  // who comes then waits until there is room
-    // How long a meeting waits: the first one, and one when no member is left, for more than min_world; any other for a
-    // member that neither comes nor is known to be gone.
+    // who comes then waits until there is room
+    std::int32_t max_world = std::numeric_limits<std::int32_t>::max();
+    // How long a meeting waits: the first one, and one when no member is left, for more than
+    // min_world; any other for a member that neither comes nor is known to be gone.
     std::int64_t settle_ms = 30'000;
     std::int64_t timeout_ms = kDefaultTimeoutMs;  // how long there may be fewer than min_world
     // The first meeting does not wait for more than these.
@@ -34,9 +38,10 @@ struct MembershipOptions {
 
 class Meeting {
 public:
-    // For the roster after `before`. id: of this process. Everything that is passed stays while this object lives.
-    Meeting(Store& store, const JobKeys& keys, const MembershipOptions& options, const std::string& id,
-            const RosterRecord& before);
+    // For the roster after `before`. id: of this process. Everything that is passed stays while
+    // this object lives.
+    Meeting(Store& store, const JobKeys& keys, const MembershipOptions& options,
+            const std::string& id, const RosterRecord& before);
     ~Meeting();
     Meeting(const Meeting&) = delete;
     Meeting& operator=(const Meeting&) = delete;
@@ -52,7 +57,8 @@ private:
         RosterRecord newest;
         std::set<std::string> gone;
         std::vector<std::string> came;  // and are not gone, in the order of coming
-        std::int64_t comers = 0;        // how many have come that were not in the roster before, if that is asked for
+        // how many have come that were not in the roster before, if that is asked for
+        std::int64_t comers = 0;
     };
 
     Look look() const;

@@ -25,7 +25,8 @@ constexpr std::chrono::milliseconds kBeat{5};
 constexpr std::int64_t kFarewellMs = 1000;
 // Steps that take a longer part of settle_ms are confirmed by the store.
 constexpr std::int64_t kStepsInSettling = 4;
-// In how many steps the members meet after rank 0 has seen that they should: until then the others have heard of it.
+// In how many steps the members meet after rank 0 has seen that they should: until then the others
+// have heard of it.
 constexpr std::int64_t kStepsAhead = 2;
 
 std::string launch_pid() {
@@ -37,22 +38,27 @@ std::string launch_pid() {
 // A number first, so that ids sort in the order of coming.
 std::string make_id(Store& store, const std::string& key) {
     TextOut id;
-    id << std::setw(12) << std::setfill('0') << store.add(key, 1) << '-' << host_name() << '-' << launch_pid();
+    id << std::setw(12) << std::setfill('0') << store.add(key, 1) << '-' << host_name() << '-'
+       << launch_pid();
     return id.str();
 }
 
 }  // namespace
 
-Membership::Membership(std::shared_ptr<Store> store, const std::string& job, const MembershipOptions& options)
+Membership::Membership(std::shared_ptr<Store> store, const std::string& job,
+                       const MembershipOptions& options)
     : store_(std::move(store)),
       keys_{elastic_keys::kJobs + job + "/"},
       options_(options),
       id_(make_id(*store_, keys_.prefix + "comers")) {
     if (options.min_world < 1 || options.max_world < options.min_world)
-        fail(DDP_ERROR_INVALID_ARGUMENT, "min_world is ", options.min_world, " and max_world ", options.max_world,
-             "; the first is at least 1 and at most the second. Where an option is 0, ddprun's counts");
+        fail(DDP_ERROR_INVALID_ARGUMENT, "min_world is ", options.min_world, " and max_world ",
+             options.max_world,
+             "; the first is at least 1 and at most the second. Where an option is 0, ddprun's "
+             "counts");
     if (job.find('/') != std::string::npos)
-        fail(DDP_ERROR_INVALID_ARGUMENT, "the name of the job is '", job, "'; it must not hold a '/'");
+        fail(DDP_ERROR_INVALID_ARGUMENT, "the name of the job is '", job,
+             "'; it must not hold a '/'");
     store_->set_will(keys_.gone(id_), elastic_keys::kDied);
     connection_ = store_->watch_connection([this](const std::string&, bool) { cut_off_ = true; });
 }
@@ -77,7 +83,8 @@ const Roster& Membership::meet(std::int64_t steps, const std::function<void()>& 
         seen_ms_ = boot_ms();
         const RosterRecord before = newest_roster(*store_, keys_);
         if (before.number != roster_.number) {
-            if (is_among(before.members, id_)) {  // an earlier wait for this roster did not end well
+            // an earlier wait for this roster did not end well
+            if (is_among(before.members, id_)) {
                 begin(before);
                 return roster_;
             }
@@ -96,9 +103,9 @@ const Roster& Membership::meet(std::int64_t steps, const std::function<void()>& 
 }
 
 void Membership::left_behind(const RosterRecord& now) const {
-    fail(DDP_ERROR_RANK_FAILED, "the others have gone on without this rank, in roster ", now.number, " with ",
-         now.members.size(), " ranks, because it did not answer within ", options_.settle_ms,
-         " ms; it may join again, and gets their state");
+    fail(DDP_ERROR_RANK_FAILED, "the others have gone on without this rank, in roster ", now.number,
+         " with ", now.members.size(), " ranks, because it did not answer within ",
+         options_.settle_ms, " ms; it may join again, and gets their state");
 }
 
 void Membership::begin(const RosterRecord& next) {
@@ -128,7 +135,8 @@ void Membership::confirm_within(std::int64_t ms) {
     const RosterRecord now = newest_roster(*store, keys_);
     if (now.number != roster_.number) left_behind(now);
     if (store->check({keys_.gone(id_)}))
-        fail(DDP_ERROR_RANK_FAILED, "the store has taken this rank for dead, so the others go on without it");
+        fail(DDP_ERROR_RANK_FAILED,
+             "the store has taken this rank for dead, so the others go on without it");
     // A store with leases says with the next beat whether this process has lived all the time.
     while (boot_ms() >= store_->alive_until_ms()) {
         if (deadline.expired())
@@ -142,12 +150,14 @@ void Membership::confirm_within(std::int64_t ms) {
     seen_ms_ = asked_ms;
 }
 
-// The others decide on a roster without this process after they have waited for settle_ms, or when the store takes it for dead. A rank
-// that waits takes part in no collective, so this process finishes at most one step after the wait has begun. The wait then lies within
-// the last three steps of this process, and one of them was long.
+// The others decide on a roster without this process after they have waited for settle_ms, or when
+// the store takes it for dead. A rank that waits takes part in no collective, so this process
+// finishes at most one step after the wait has begun. The wait then lies within the last three
+// steps of this process, and one of them was long.
 void Membership::confirm_if_in_doubt() {
     const std::int64_t now_ms = boot_ms();
-    if (now_ms - seen_ms_ < options_.settle_ms / kStepsInSettling && now_ms < store_->alive_until_ms())
+    if (now_ms - seen_ms_ < options_.settle_ms / kStepsInSettling &&
+        now_ms < store_->alive_until_ms())
         seen_ms_ = now_ms;
     else
         confirm_within(options_.timeout_ms);
@@ -163,15 +173,16 @@ ErrorInfo Membership::lost_member() const {
     for (std::size_t rank = 0; rank < roster_.members.size(); ++rank)
         if (is_gone(roster_.members[rank]))
             return {DDP_ERROR_RANK_FAILED,
-                    str("rank ", rank, " of roster ", roster_.number, " (", roster_.members[rank].id,
-                        ") has ended before it joined the group"),
+                    str("rank ", rank, " of roster ", roster_.number, " (",
+                        roster_.members[rank].id, ") has ended before it joined the group"),
                     static_cast<std::int32_t>(rank)};
     return {};
 }
 
 // The keys of the roster before stay: a member may not know yet that it has ended.
 void Membership::remove_old_keys() const {
-    static const std::set<std::string> kOfRosters{"came", "decided", "due", "group", "join", "leave", "meet"};
+    static const std::set<std::string> kOfRosters{"came", "decided", "due", "group",
+                                                  "join", "leave",   "meet"};
     std::set<std::string> needed;  // whose end somebody may ask for
     for (const Member& member : roster_.members) needed.insert(member.id);
     Store::Keys old, ends;
@@ -193,15 +204,18 @@ void Membership::remove_old_keys() const {
         if (!needed.contains(key.substr(keys_.gone("").size()))) old.push_back(key);
     // Each member removes its share.
     const auto world = roster_.members.size();
-    for (std::size_t i = static_cast<std::size_t>(roster_.rank); i < old.size(); i += world) store_->remove(old[i]);
+    for (std::size_t i = static_cast<std::size_t>(roster_.rank); i < old.size(); i += world)
+        store_->remove(old[i]);
 }
 
 void Membership::watch_requests() {
     somebody_joins_ = somebody_leaves_ = false;
     due_at_ = std::numeric_limits<std::int64_t>::max();
     const std::int64_t next = roster_.number + 1;
-    watches_.push_back(store_->watch(keys_.of("join", next), [this](const std::string&) { somebody_joins_ = true; }));
-    watches_.push_back(store_->watch(keys_.of("leave", next), [this](const std::string&) { somebody_leaves_ = true; }));
+    watches_.push_back(store_->watch(keys_.of("join", next),
+                                     [this](const std::string&) { somebody_joins_ = true; }));
+    watches_.push_back(store_->watch(keys_.of("leave", next),
+                                     [this](const std::string&) { somebody_leaves_ = true; }));
     watches_.push_back(store_->watch(keys_.of("due", next), [this](const std::string& at) {
         std::int64_t step = 0;
         std::from_chars(at.data(), at.data() + at.size(), step);
@@ -227,7 +241,9 @@ bool Membership::is_due(std::int64_t step) {
 }
 
 void Membership::require_present() const {
-    if (left_) fail_call(DDP_ERROR_INVALID_STATE, "this rank has left the job; create another to join it again");
+    if (left_)
+        fail_call(DDP_ERROR_INVALID_STATE,
+                  "this rank has left the job; create another to join it again");
 }
 
 void Membership::announce_leave() {

@@ -38,13 +38,15 @@ bool OpenStep::uses_contexts() const {
     return false;
 }
 
-// Without contexts the program reduces gradients itself: with the first collective that succeeds, for all that is known.
+// Without contexts the program reduces gradients itself: with the first collective that succeeds,
+// for all that is known.
 bool OpenStep::in_doubt(Group& group) const {
     if (!open_) return false;
     if (marks_.empty()) return group.link(0)->counts().successes() > successes_;
     for (std::size_t i = 0; i < marks_.size(); ++i) {
         Reducer& reducer = parts_.contexts()[i]->committed();
-        if (results_since_begin(i) > 0 || (!reducer.idle() && reducer.results().come_early())) return true;
+        if (results_since_begin(i) > 0 || (!reducer.idle() && reducer.results().come_early()))
+            return true;
     }
     return false;
 }
@@ -63,7 +65,8 @@ bool OpenStep::is_plain(Group& group) const {
     std::int64_t results = 0;
     for (std::size_t i = 0; i < marks_.size(); ++i) {
         const std::int64_t here = results_since_begin(i);
-        if (here > 0 && parts_.contexts()[i]->committed().parts().totals.operations_at_result != link.counts().given())
+        if (here > 0 && parts_.contexts()[i]->committed().parts().totals.operations_at_result !=
+                            link.counts().given())
             return false;
         results += here;
     }
@@ -75,7 +78,8 @@ void OpenStep::commit(Group& group, std::int64_t number) {
     if (may_need_copies && !is_plain(group)) {
         needs_copies_ = true;
         log(LogLevel::kInfo, "step ", number,
-            " used the group between ddp_finalize and ddp_elastic_commit, where a rank may be lost: each "
+            " used the group between ddp_finalize and ddp_elastic_commit, where a rank may be "
+            "lost: each "
             "step begins with a copy of the job's state from now on, of ",
             bytes_of(parts_.state()), " bytes");
     }
@@ -90,7 +94,8 @@ void OpenStep::commit(Group& group, std::int64_t number) {
     if (may_need_copies && !needs_copies_ && has_results()) {
         needs_copies_ = true;
         log(LogLevel::kInfo, "step ", number,
-            " had means of one context while another accumulates gradients, so a loss takes back more than one "
+            " had means of one context while another accumulates gradients, so a loss takes back "
+            "more than one "
             "step: each window begins with a copy of the job's state from now on, of ",
             bytes_of(parts_.state()), " bytes");
     }

@@ -1,10 +1,11 @@
-// A step between its begin and its commit, or all steps of an accumulation window (job.h). OpenStep knows whether the program may have
-// changed the state meanwhile, and undoes that.
+// A step between its begin and its commit, or all steps of an accumulation window (job.h). OpenStep
+// knows whether the program may have changed the state meanwhile, and undoes that.
 //
-// The program may change the state as soon as it has a mean gradient. If it calls nothing between that and the commit that can fail for
-// another rank, a step that fails has changed nothing. If it does, a call may fail after all of the step was applied, or a part of it,
-// and only the program could tell. The one way back is a copy of the state from the begin of the step. It costs memory and time, so
-// only a program that needs it has it: its first steps show whether it does.
+// The program may change the state as soon as it has a mean gradient. If it calls nothing between
+// that and the commit that can fail for another rank, a step that fails has changed nothing. If it
+// does, a call may fail after all of the step was applied, or a part of it, and only the program
+// could tell. The one way back is a copy of the state from the begin of the step. It costs memory
+// and time, so only a program that needs it has it: its first steps show whether it does.
 #pragma once
 
 #include <cstddef>
@@ -23,7 +24,8 @@ public:
     // `parts` stays while this object lives.
     explicit OpenStep(const JobParts& parts) : parts_(parts) {}
 
-    // A step begins, and with the first of a window what undo() takes back. Copies what the way back needs.
+    // A step begins, and with the first of a window what undo() takes back. Copies what the way
+    // back needs.
     void begin(Group& group);
     // Whether there is a step that commit() is for.
     bool begun() const { return begun_; }
@@ -33,8 +35,8 @@ public:
     bool in_doubt(Group& group) const;
     // The program has applied the step. number: for messages.
     void commit(Group& group, std::int64_t number);
-    // It is as if the step, and those before it in the window, had not begun, but for hooks. False: the state may be another, and there
-    // is no copy.
+    // It is as if the step, and those before it in the window, had not begun, but for hooks. False:
+    // the state may be another, and there is no copy.
     bool undo(Group& group);
     // Hooks do not count the step that was undone. When nothing of it is under way any more.
     void take_hooks_back() const;

@@ -1,4 +1,5 @@
-// The parts of an elastic job: contexts, an averager, and memory of the program. Added objects must stay as long as the job.
+// The parts of an elastic job: contexts, an averager, and memory of the program. Added objects must
+// stay as long as the job.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +21,8 @@ public:
     void add_averager(Averager& averager);
     void add_state(StateBlock block);
 
-    // Contexts are committed, and everything that was added stays where it is: state() and buffers() from now on.
+    // Contexts are committed, and everything that was added stays where it is: state() and
+    // buffers() from now on.
     void find_state();
     const StateBlocks& state() const { return state_; }      // what optimizers change
     const StateBlocks& buffers() const { return buffers_; }  // what forward passes change

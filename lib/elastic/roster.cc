@@ -30,17 +30,19 @@ bool read_steps(std::string_view text, std::int64_t& steps) {
 }
 
 bool is_among(const std::vector<Member>& members, const std::string& id) {
-    return std::any_of(members.begin(), members.end(), [&](const Member& member) { return member.id == id; });
+    return std::any_of(members.begin(), members.end(),
+                       [&](const Member& member) { return member.id == id; });
 }
 
-// A rank that joins a job under way gets its state, whatever it has loaded from a checkpoint, also if a first attempt
-// to join failed.
+// A rank that joins a job under way gets its state, whatever it has loaded from a checkpoint, also
+// if a first attempt to join failed.
 std::vector<std::int32_t> Roster::donors() const {
     std::vector<std::int32_t> ranks;
     const auto find = [&](bool among_loaded) {
         std::int64_t newest = 0;
         for (std::size_t i = 0; i < members.size(); ++i) {
-            const std::int64_t steps = among_loaded ? loaded_steps(members[i].steps) : members[i].steps;
+            const std::int64_t steps =
+                among_loaded ? loaded_steps(members[i].steps) : members[i].steps;
             if (steps < newest) continue;
             if (steps > newest) ranks.clear();
             newest = steps;
@@ -61,7 +63,8 @@ std::int64_t Roster::newest() const {
 
 std::string RosterRecord::encode() const {
     std::string lines = std::to_string(number) + " " + std::to_string(fence) + "\n";
-    for (const Member& member : members) lines += member.id + " " + std::to_string(member.steps) + "\n";
+    for (const Member& member : members)
+        lines += member.id + " " + std::to_string(member.steps) + "\n";
     return lines;
 }
 
@@ -69,7 +72,8 @@ RosterRecord RosterRecord::decode(std::string text) {
     RosterRecord record;
     bool good = true;
     std::string_view rest = text;
-    // Returns the text before the last space of the next line, and puts the number behind it into `value`.
+    // Returns the text before the last space of the next line, and puts the number behind it into
+    // `value`.
     const auto next = [&](std::int64_t& value) {
         const std::size_t end = rest.find('\n');
         const std::string_view line = rest.substr(0, end);
@@ -79,7 +83,8 @@ RosterRecord RosterRecord::decode(std::string text) {
                read_steps(line.substr(space + 1), value);
         return good ? line.substr(0, space) : std::string_view();
     };
-    good = read_steps(next(record.fence), record.number) && good && record.number > 0 && record.fence >= 0;
+    good = read_steps(next(record.fence), record.number) && good && record.number > 0 &&
+           record.fence >= 0;
     while (good && !rest.empty()) {
         Member member;
         member.id = next(member.steps);
@@ -91,18 +96,20 @@ RosterRecord RosterRecord::decode(std::string text) {
     return record;
 }
 
-// Looks first: a key that does not exist and a store that is silent give get() the same error, and the wait is not to be done twice.
+// Looks first: a key that does not exist and a store that is silent give get() the same error, and
+// the wait is not to be done twice.
 std::optional<std::string> find_value(Store& store, const std::string& key) {
     while (store.check({key})) try {
             return store.get(key, -1);
         } catch (const Error& error) {
-            if (error.info().code != DDP_ERROR_TIMEOUT) throw;  // the next look tells a silent store from a removed key
+            // the next look tells a silent store from a removed key
+            if (error.info().code != DDP_ERROR_TIMEOUT) throw;
         }
     return std::nullopt;
 }
 
-// One key has the newest roster, and each replaces the one before: so there is one history, and a proposal that comes late finds a key
-// that has changed.
+// One key has the newest roster, and each replaces the one before: so there is one history, and a
+// proposal that comes late finds a key that has changed.
 RosterRecord newest_roster(Store& store, const JobKeys& keys) {
     auto text = find_value(store, keys.roster());
     return text ? RosterRecord::decode(std::move(*text)) : RosterRecord{};

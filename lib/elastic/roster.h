@@ -1,4 +1,5 @@
-// Rosters: the lists of processes that train together while processes come and go, and their keys in the store.
+// Rosters: the lists of processes that train together while processes come and go, and their keys
+// in the store.
 //
 // Keys, below elastic/<job>/:
 //     comers             how many processes have come
@@ -25,35 +26,39 @@ namespace libddp {
 struct JobKeys {
     std::string prefix;  // elastic/<job>/
 
-    std::string of(const char* what, std::int64_t roster) const { return prefix + what + "/" + std::to_string(roster); }
+    std::string of(const char* what, std::int64_t roster) const {
+        return prefix + what + "/" + std::to_string(roster);
+    }
     std::string roster() const;
     std::string gone(const std::string& id) const;
 };
 
-// How a process says that it has loaded so many steps from a checkpoint, and has never had the state of a job: a number
-// below -1. loaded_steps() of that number gives the steps again, and -1 stays -1.
+// How a process says that it has loaded so many steps from a checkpoint, and has never had the
+// state of a job: a number below -1. loaded_steps() of that number gives the steps again, and -1
+// stays -1.
 constexpr std::int64_t loaded_steps(std::int64_t steps) {
     return -2 - steps;
 }
 
 struct Member {
-    std::string id;           // of one process, for as long as it stays
-    std::int64_t steps = -1;  // of the job that it has applied, or loaded_steps; -1: it has come without a known state
+    std::string id;  // of one process, for as long as it stays
+    // of the job that it has applied, or loaded_steps; -1: it has come without a known state
+    std::int64_t steps = -1;
     bool operator==(const Member&) const = default;
 };
 
 struct Roster {
     std::int64_t number = 0;  // counts from 1; 0: there was none
-    std::int64_t fence =
-        0;  // greater than that of every roster before, also of a job that met at the same store before
+    // greater than that of every roster before, also of a job that met at the same store before
+    std::int64_t fence = 0;
     // By rank: those who stay, in the order of their ranks before, and then those who join.
     std::vector<Member> members;
     std::int32_t rank = -1;         // of this process
     std::int32_t joined = 0;        // how many of the members were not in the roster before
     std::vector<std::string> left;  // who was
 
-    // The ranks that have the state of the job, and after how many steps; -1: nobody has one. Loaded steps count if
-    // nobody has it.
+    // The ranks that have the state of the job, and after how many steps; -1: nobody has one.
+    // Loaded steps count if nobody has it.
     std::vector<std::int32_t> donors() const;
     std::int64_t newest() const;
 };

@@ -35,7 +35,8 @@ std::shared_ptr<Group> RosterGroups::join(const Membership& membership) const {
     GroupConfig config = config_;
     config.rank = roster.rank;
     config.world = static_cast<std::int32_t>(roster.members.size());
-    config.prefix = elastic_keys::kJobs + config_.name + "/group/" + std::to_string(roster.number) + "/";
+    config.prefix =
+        elastic_keys::kJobs + config_.name + "/group/" + std::to_string(roster.number) + "/";
     config.absent = [&membership] { return membership.lost_member(); };
     return create_group(config);
 }
@@ -49,17 +50,20 @@ void RosterGroups::explain_loss_of_store(const std::string& reason) const {
     try {
         store()->reconnect(kStoreMs);
     } catch (const Error&) {
-        fail(DDP_ERROR_UNAVAILABLE, reason, "; free the job, and create it again when the store can be reached");
+        fail(DDP_ERROR_UNAVAILABLE, reason,
+             "; free the job, and create it again when the store can be reached");
     }
-    fail(DDP_ERROR_RANK_FAILED, "this rank was cut off from the store, and the others go on without this rank (",
-         reason, "); free the job, and create it again to get their state");
+    fail(DDP_ERROR_RANK_FAILED,
+         "this rank was cut off from the store, and the others go on without this rank (", reason,
+         "); free the job, and create it again to get their state");
 }
 
 void call_from(Group& group) {
     if (!group.broken())
-        group.break_everywhere({DDP_ERROR_ABORTED,
-                                str("rank ", group.rank(), " waits in ddp_elastic_begin for a new roster"),
-                                group.rank()});
+        group.break_everywhere(
+            {DDP_ERROR_ABORTED,
+             str("rank ", group.rank(), " waits in ddp_elastic_begin for a new roster"),
+             group.rank()});
 }
 
 }  // namespace libddp

@@ -20,7 +20,8 @@ public:
     std::shared_ptr<Group> alone() const;
     // The group of the membership's roster, which must stay as long as the group. Throws Error.
     std::shared_ptr<Group> join(const Membership& membership) const;
-    // A process whose connection to the store has ended counts as dead, even if the store still runs. Returns if it has not ended.
+    // A process whose connection to the store has ended counts as dead, even if the store still
+    // runs. Returns if it has not ended.
     void explain_loss_of_store(const std::string& reason) const;
 
 private:

@@ -33,7 +33,8 @@ void fill_blocks(const StateBlocks& blocks, const std::byte* from) {
 
 std::uint64_t hash_of(const StateBlocks& blocks) {
     Hash hash;
-    for (const StateBlock& block : blocks) hash.add_words({reinterpret_cast<const char*>(block.memory), block.bytes});
+    for (const StateBlock& block : blocks)
+        hash.add_words({reinterpret_cast<const char*>(block.memory), block.bytes});
     return hash.value();
 }
 

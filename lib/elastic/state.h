@@ -1,4 +1,5 @@
-// The memory of a job's state: what one rank gives to others, and what a step may have to be undone in.
+// The memory of a job's state: what one rank gives to others, and what a step may have to be undone
+// in.
 #pragma once
 
 #include <cstddef>

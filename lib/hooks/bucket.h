@@ -1,4 +1,5 @@
-// The ddp_bucket of the C ABI: a bucket as a hook sees it. The reducer fills it in; built-in hooks read it directly.
+// The ddp_bucket of the C ABI: a bucket as a hook sees it. The reducer fills it in; built-in hooks
+// read it directly.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +22,8 @@ struct BucketTensor {
     const std::int64_t* shape = nullptr;
     std::int32_t ndim = 0;
     std::int64_t count = 0;
-    bool absent = false;  // this rank has no gradient for it in this step: zeros stand here, or a mean of earlier steps
+    // this rank has no gradient for it in this step: zeros stand here, or a mean of earlier steps
+    bool absent = false;
 };
 
 }  // namespace libddp
@@ -34,8 +36,9 @@ struct ddp_bucket {
     ddp_dtype dtype = DDP_F32;
     ddp_device device{DDP_DEVICE_CPU, 0};
     libddp::StreamPtr stream;  // in whose order the buffer is written and read; null on the CPU
-    libddp::StreamPtr home;    // on a device: in whose order the buffer is filled before, and emptied after
-    libddp::EventPtr done;     // on a device: where that stream is when the result is there
+    // on a device: in whose order the buffer is filled before, and emptied after
+    libddp::StreamPtr home;
+    libddp::EventPtr done;  // on a device: where that stream is when the result is there
     void* buffer = nullptr;
     std::size_t count = 0;  // elements, gaps included
     std::vector<libddp::BucketTensor> tensors;
@@ -45,7 +48,8 @@ struct ddp_bucket {
 
     // Where a parameter's gradient begins in the buffer, in elements.
     std::size_t first_element(const libddp::BucketTensor& tensor) const {
-        const auto bytes = static_cast<const std::byte*>(tensor.gradient) - static_cast<const std::byte*>(buffer);
+        const auto bytes =
+            static_cast<const std::byte*>(tensor.gradient) - static_cast<const std::byte*>(buffer);
         return static_cast<std::size_t>(bytes) / libddp::dtype_size(dtype);
     }
     // The operation that an allreduce of the buffer applies. The link that runs it divides a mean.

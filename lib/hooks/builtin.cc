@@ -15,12 +15,17 @@ using Maker = std::function<HookPtr(OptionReader&, const GroupPtr&)>;
 
 const std::map<std::string, Maker>& makers() {
     static const std::map<std::string, Maker> all{
-        {"allreduce", [](OptionReader&, const GroupPtr&) { return std::make_shared<AllreduceHook>(); }},
+        {"allreduce",
+         [](OptionReader&, const GroupPtr&) { return std::make_shared<AllreduceHook>(); }},
         {"noop", [](OptionReader&, const GroupPtr&) { return std::make_shared<NoopHook>(); }},
-        {"powersgd", [](OptionReader& options, const GroupPtr&) { return make_powersgd(options, false); }},
-        {"batched_powersgd", [](OptionReader& options, const GroupPtr&) { return make_powersgd(options, true); }},
-        {"quantize_per_tensor", [](OptionReader& options, const GroupPtr&) { return make_quantize(options, false); }},
-        {"quantize_per_channel", [](OptionReader& options, const GroupPtr&) { return make_quantize(options, true); }},
+        {"powersgd",
+         [](OptionReader& options, const GroupPtr&) { return make_powersgd(options, false); }},
+        {"batched_powersgd",
+         [](OptionReader& options, const GroupPtr&) { return make_powersgd(options, true); }},
+        {"quantize_per_tensor",
+         [](OptionReader& options, const GroupPtr&) { return make_quantize(options, false); }},
+        {"quantize_per_channel",
+         [](OptionReader& options, const GroupPtr&) { return make_quantize(options, true); }},
         {"onebit", [](OptionReader& options, const GroupPtr&) { return make_onebit(options); }},
         {"topk", [](OptionReader& options, const GroupPtr&) { return make_topk(options); }},
         {"post_local_sgd", make_local_sgd},
@@ -30,7 +35,9 @@ const std::map<std::string, Maker>& makers() {
 
 // "fp16(NAME)" is NAME in f16. Returns the dtype, or 0, and leaves NAME.
 ddp_dtype unwrap(std::string& name) {
-    const ddp_dtype dtype = name.starts_with("fp16") ? DDP_F16 : name.starts_with("bf16") ? DDP_BF16 : 0;
+    const ddp_dtype dtype = name.starts_with("fp16")   ? DDP_F16
+                            : name.starts_with("bf16") ? DDP_BF16
+                                                       : 0;
     if (dtype == 0) return 0;
     if (name.size() == 4) {
         name = "allreduce";
@@ -45,7 +52,8 @@ ddp_dtype unwrap(std::string& name) {
 
 HookPtr make_cast(HookPtr inner, ddp_dtype dtype) {
     if (dtype != DDP_F16 && dtype != DDP_BF16)
-        fail_call(DDP_ERROR_INVALID_ARGUMENT, "dtype is ", dtype, "; it must be DDP_F16 or DDP_BF16");
+        fail_call(DDP_ERROR_INVALID_ARGUMENT, "dtype is ", dtype,
+                  "; it must be DDP_F16 or DDP_BF16");
     return std::make_shared<CastHook>(std::move(inner), dtype);
 }
 

@@ -1,4 +1,5 @@
-// The hooks that come with libddp, by name, with their options as text (ddp/builtin_hooks.h, docs/hooks.md).
+// The hooks that come with libddp, by name, with their options as text (ddp/builtin_hooks.h,
+// docs/hooks.md).
 #pragma once
 
 #include <memory>
@@ -10,8 +11,10 @@ namespace libddp {
 
 class OptionReader;
 
-// group: the context's. Throws INVALID_ARGUMENT for an unknown name or option and a value out of range.
-HookPtr make_hook(const std::string& name, const std::string& options, const std::shared_ptr<Group>& group);
+// group: the context's. Throws INVALID_ARGUMENT for an unknown name or option and a value out of
+// range.
+HookPtr make_hook(const std::string& name, const std::string& options,
+                  const std::shared_ptr<Group>& group);
 
 // Wraps a hook; dtype: f16 or bf16.
 HookPtr make_cast(HookPtr inner, ddp_dtype dtype);

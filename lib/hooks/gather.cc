@@ -1,6 +1,7 @@
-// Hooks that send gradients in fewer bytes: each rank packs its own with a codec, all ranks exchange the packed bytes, and
-// each adds up what came. No collective can add packed numbers, so a rank receives bytes from every other. It is the same on
-// the CPU and on devices: who packs and unpacks is whose memory the bucket is.
+// Hooks that send gradients in fewer bytes: each rank packs its own with a codec, all ranks
+// exchange the packed bytes, and each adds up what came. No collective can add packed numbers, so a
+// rank receives bytes from every other. It is the same on the CPU and on devices: who packs and
+// unpacks is whose memory the bucket is.
 #include <algorithm>
 #include <string>
 #include <vector>
@@ -56,7 +57,8 @@ private:
 
 }  // namespace
 
-// The message of a bucket. Its memory is where the bucket is, and its work is in the order of the bucket's stream.
+// The message of a bucket. Its memory is where the bucket is, and its work is in the order of the
+// bucket's stream.
 struct GatherHook::Job {
     std::vector<ddp_codec_part> parts;  // parameters that are packed
     PlainPart plain;                    // and those that are not
@@ -83,9 +85,9 @@ WorkPtr GatherHook::reduce(ddp_group& group, ddp_bucket& bucket, const OpTag& ta
     const std::shared_ptr<Job> job = jobs_.take(bucket.index);
     lay_out(*group.impl, bucket, *job);
     job->encode();
-    WorkPtr last = group.impl->submit(
-        {DDP_COLLECTIVE_ALLGATHER, nullptr, job->batch.gathered, job->batch.size, DDP_U8, DDP_SUM, 0, bucket.device},
-        tag.keeping(job, job->gathered.on_device()));
+    WorkPtr last = group.impl->submit({DDP_COLLECTIVE_ALLGATHER, nullptr, job->batch.gathered,
+                                       job->batch.size, DDP_U8, DDP_SUM, 0, bucket.device},
+                                      tag.keeping(job, job->gathered.on_device()));
     if (const WorkPtr plain = job->plain.submit(*group.impl, bucket, job, tag)) last = plain;
     return last->then(
         [job](const OpTag&) -> WorkPtr {
@@ -104,9 +106,11 @@ void GatherHook::lay_out(const Group& group, const ddp_bucket& bucket, Job& job)
     for (const auto& tensor : bucket.tensors) {
         const auto count = static_cast<std::size_t>(tensor.count);
         if (packs(tensor)) {
-            // An absent gradient sends nothing of what was left out of earlier ones: perhaps nobody takes the result.
+            // An absent gradient sends nothing of what was left out of earlier ones: perhaps nobody
+            // takes the result.
             const bool feeds_back = setup_.feedback && !tensor.absent;
-            job.parts.push_back({tensor.gradient, feeds_back ? residual(bucket, tensor) : nullptr, count, 0});
+            job.parts.push_back(
+                {tensor.gradient, feeds_back ? residual(bucket, tensor) : nullptr, count, 0});
         } else {
             job.plain.add(tensor.gradient, count * dtype_size(bucket.dtype));
         }
@@ -116,18 +120,27 @@ void GatherHook::lay_out(const Group& group, const ddp_bucket& bucket, Job& job)
         part.packed = size;
         size += align_to_8(packed_size(setup_.codec, bucket.dtype, part.count));
     }
-    job.batch = {
-        setup_.codec, job.parts.data(), job.parts.size(), bucket.dtype, group.rank(), group.world(), 0, nullptr,
-        size,         nullptr};
-    job.batch.gathered = job.gathered.require(size * static_cast<std::size_t>(group.world()), bucket.stream);
+    job.batch = {setup_.codec,
+                 job.parts.data(),
+                 job.parts.size(),
+                 bucket.dtype,
+                 group.rank(),
+                 group.world(),
+                 0,
+                 nullptr,
+                 size,
+                 nullptr};
+    job.batch.gathered =
+        job.gathered.require(size * static_cast<std::size_t>(group.world()), bucket.stream);
     job.batch.scratch = job.scratch.require(job.encode_scratch(), bucket.stream);
 }
 
 std::byte* GatherHook::residual(const ddp_bucket& bucket, const BucketTensor& tensor) {
     bool moved = false;
-    const Kept& error = errors_.of(tensor.param, static_cast<std::size_t>(tensor.count), compute_dtype(bucket.dtype),
-                                   bucket.home, &moved);
-    if (moved && bucket.stream) bucket.stream->wait(*bucket.home->record());  // the memory is of that stream
+    const Kept& error = errors_.of(tensor.param, static_cast<std::size_t>(tensor.count),
+                                   compute_dtype(bucket.dtype), bucket.home, &moved);
+    // the memory is of that stream
+    if (moved && bucket.stream) bucket.stream->wait(*bucket.home->record());
     return error.memory.get();
 }
 
@@ -180,7 +193,8 @@ HookPtr make_topk(OptionReader& options) {
     options.real("ratio", ratio, 0);
     if (!(ratio > 0 && ratio <= 1))
         fail_call(DDP_ERROR_INVALID_ARGUMENT, options.name("ratio"), " is ", ratio,
-                  "; it must be above 0 and at most 1: the share of each parameter's elements that is sent");
+                  "; it must be above 0 and at most 1: the share of each parameter's elements that "
+                  "is sent");
     setup.options += str(",ratio=", exact(ratio));
     setup.feedback = true;
     setup.codec = {DDP_CODEC_TOPK, 0, 0, ratio};

@@ -17,7 +17,8 @@ namespace libddp {
 template <class Job>
 class JobPool {
 public:
-    // The bucket's job. It is a new one if an operation of a step that failed may still use the old one.
+    // The bucket's job. It is a new one if an operation of a step that failed may still use the old
+    // one.
     std::shared_ptr<Job> take(std::int32_t bucket) {
         std::shared_ptr<Job>& job = jobs_[bucket];
         if (!job || job.use_count() > 1) job = std::make_shared<Job>();
@@ -30,7 +31,8 @@ private:
     std::map<std::int32_t, std::shared_ptr<Job>> jobs_;
 };
 
-// The parameters of a bucket that a hook does not compress: put together, so that they travel in one allreduce.
+// The parameters of a bucket that a hook does not compress: put together, so that they travel in
+// one allreduce.
 class PlainPart {
 public:
     void clear() { gradients_.clear(); }
@@ -39,15 +41,17 @@ public:
     }
 
     // Null if there is nothing to send. owner: whoever holds this; it must last as long.
-    WorkPtr submit(Group& group, const ddp_bucket& bucket, std::shared_ptr<const void> owner, const OpTag& tag) {
+    WorkPtr submit(Group& group, const ddp_bucket& bucket, std::shared_ptr<const void> owner,
+                   const OpTag& tag) {
         const std::size_t bytes = total_bytes(gradients_);
         if (bytes == 0) return nullptr;
         stream_ = bucket.stream;
         memory_.require(bytes, stream_);
         gather_pieces(memory_.get(), gradients_, stream_);
-        return group.submit({DDP_COLLECTIVE_ALLREDUCE, nullptr, memory_.get(), bytes / dtype_size(bucket.dtype),
-                             bucket.dtype, bucket.op(), 0, bucket.device},
-                            tag.keeping(std::move(owner), memory_.on_device()));
+        return group.submit(
+            {DDP_COLLECTIVE_ALLREDUCE, nullptr, memory_.get(), bytes / dtype_size(bucket.dtype),
+             bucket.dtype, bucket.op(), 0, bucket.device},
+            tag.keeping(std::move(owner), memory_.on_device()));
     }
     // Once it has arrived.
     void give_back() const { scatter_pieces(memory_.get(), gradients_, stream_); }

@@ -61,7 +61,8 @@ std::string shape_text(const HookState::Array& array) {
     return str(text, " of ", dtype_name(array.dtype));
 }
 
-Kept& ErrorFeedback::of(std::int32_t param, std::size_t count, ddp_dtype dtype, const StreamPtr& home, bool* moved) {
+Kept& ErrorFeedback::of(std::int32_t param, std::size_t count, ddp_dtype dtype,
+                        const StreamPtr& home, bool* moved) {
     Kept& kept = errors_[param];
     if (!kept.memory) {
         kept = Kept::zeros(dtype, count, 1, home);
@@ -100,14 +101,16 @@ std::map<std::int32_t, Kept> ErrorFeedback::read(const HookState& state) const {
     for (const auto& array : state.arrays) {
         if (array.key != HookState::kError) continue;
         const auto refuse = [&](const auto&... why) {
-            fail(DDP_ERROR_INVALID_ARGUMENT, hook_, ": the state's array '", array.key, "' of parameter ", array.param,
-                 " has ", why...);
+            fail(DDP_ERROR_INVALID_ARGUMENT, hook_, ": the state's array '", array.key,
+                 "' of parameter ", array.param, " has ", why...);
         };
         if (array.param < 0 || array.shape.size() != 1 || array.shape[0] <= 0 ||
             (array.dtype != DDP_F32 && array.dtype != DDP_F64))
-            refuse("shape ", shape_text(array), "; it should be one element of f32 or f64 for each of the parameter");
+            refuse("shape ", shape_text(array),
+                   "; it should be one element of f32 or f64 for each of the parameter");
         const auto known = errors_.find(array.param);
-        if (known != errors_.end() && known->second.rows != static_cast<std::size_t>(array.shape[0]))
+        if (known != errors_.end() &&
+            known->second.rows != static_cast<std::size_t>(array.shape[0]))
             refuse(array.shape[0], " elements; the parameter has ", known->second.rows);
         errors[array.param] = Kept::loaded(array, state.copies.get());
     }

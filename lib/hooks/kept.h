@@ -22,10 +22,12 @@ struct Kept {
     std::size_t count() const { return rows * columns; }
     std::size_t bytes() const;
     // New memory, zeroed.
-    static Kept zeros(ddp_dtype dtype, std::size_t rows, std::size_t columns, StreamPtr home = nullptr);
+    static Kept zeros(ddp_dtype dtype, std::size_t rows, std::size_t columns,
+                      StreamPtr home = nullptr);
     // A list that was saved, where the array says; for the CPU without copies.
     static Kept loaded(const HookState::Array& array, HostCopies* copies = nullptr);
-    // A hook that is wrapped to see another type, or no longer, goes on with what it has kept. False: it is of this type.
+    // A hook that is wrapped to see another type, or no longer, goes on with what it has kept.
+    // False: it is of this type.
     bool convert_to(ddp_dtype wanted);
     // From the CPU to a device, for which the caller waits.
     void bring_to(const StreamPtr& wanted, HostCopies& copies);
@@ -36,14 +38,17 @@ struct Kept {
 // For messages: "6 x 4 of f32".
 std::string shape_text(const HookState::Array& array);
 
-// The part of each parameter's gradients that was left out so far. By parameter, so that another layout of the buckets changes nothing.
+// The part of each parameter's gradients that was left out so far. By parameter, so that another
+// layout of the buckets changes nothing.
 class ErrorFeedback {
 public:
     // hook: names it in messages.
     explicit ErrorFeedback(std::string hook) : hook_(std::move(hook)) {}
 
-    // Zeros at first. The memory of a parameter stays where it is until load(). *moved becomes true if home was given something to do.
-    Kept& of(std::int32_t param, std::size_t count, ddp_dtype dtype, const StreamPtr& home, bool* moved);
+    // Zeros at first. The memory of a parameter stays where it is until load(). *moved becomes true
+    // if home was given something to do.
+    Kept& of(std::int32_t param, std::size_t count, ddp_dtype dtype, const StreamPtr& home,
+             bool* moved);
     // Parameters that lie in one block with others each get memory of their own.
     void separate();
 
@@ -60,7 +65,8 @@ private:
 // How many synced steps a hook has seen, also before it was saved and loaded again.
 class StepCounter {
 public:
-    // number: what the bucket says. Buckets of one step come with the same; resumed contexts number theirs from 0 again.
+    // number: what the bucket says. Buckets of one step come with the same; resumed contexts number
+    // theirs from 0 again.
     void note(std::int64_t number) {
         if (number == seen_) return;
         seen_ = number;
@@ -75,7 +81,9 @@ public:
     // Steps begun, the current one included.
     std::int64_t begun() const { return begun_; }
     // Whether a saved state may say this number: it leaves room to count on.
-    static bool plausible(std::int64_t begun) { return 0 <= begun && begun <= std::int64_t{1} << 62; }
+    static bool plausible(std::int64_t begun) {
+        return 0 <= begun && begun <= std::int64_t{1} << 62;
+    }
     void resume(std::int64_t begun) {
         begun_ = begun;
         seen_ = -1;

@@ -1,4 +1,5 @@
-// Post-local SGD: the mean over all ranks at first, and from some step on only over a subgroup, or over nobody.
+// Post-local SGD: the mean over all ranks at first, and from some step on only over a subgroup, or
+// over nobody.
 #include "hooks/builtin.h"
 #include "hooks/kept.h"
 #include "hooks/plain.h"
@@ -49,7 +50,8 @@ void LocalSgdHook::save(HookState& state) const {
 void LocalSgdHook::load(const HookState& state) {
     const auto steps = state.numbers.find(kSteps);
     if (steps == state.numbers.end() || !StepCounter::plausible(steps->second))
-        fail(DDP_ERROR_INVALID_ARGUMENT, "post_local_sgd: the state does not say after how many steps it was saved");
+        fail(DDP_ERROR_INVALID_ARGUMENT,
+             "post_local_sgd: the state does not say after how many steps it was saved");
     steps_.resume(steps->second);
 }
 
@@ -62,8 +64,8 @@ HookPtr make_local_sgd(OptionReader& options, const std::shared_ptr<Group>& grou
     options.integer("subgroup", size, 1, world);
     options.finish();  // before ranks wait for each other in split()
     if (world % size != 0)
-        fail(DDP_ERROR_INVALID_ARGUMENT, options.name("subgroup"), ": ", size, " does not divide the world size, ",
-             world);
+        fail(DDP_ERROR_INVALID_ARGUMENT, options.name("subgroup"), ": ", size,
+             " does not divide the world size, ", world);
     std::shared_ptr<Group> subgroup;
     if (size == world)
         subgroup = group;

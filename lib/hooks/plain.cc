@@ -5,8 +5,14 @@
 namespace libddp {
 
 Collective allreduce_of(const ddp_bucket& bucket) {
-    return {
-        DDP_COLLECTIVE_ALLREDUCE, nullptr, bucket.buffer, bucket.count, bucket.dtype, bucket.op(), 0, bucket.device};
+    return {DDP_COLLECTIVE_ALLREDUCE,
+            nullptr,
+            bucket.buffer,
+            bucket.count,
+            bucket.dtype,
+            bucket.op(),
+            0,
+            bucket.device};
 }
 
 WorkPtr AllreduceHook::reduce(ddp_group& group, ddp_bucket& bucket, const OpTag& tag) {

@@ -16,7 +16,8 @@ public:
 // The mean (or sum), as the context asks, of a bucket's buffer.
 Collective allreduce_of(const ddp_bucket& bucket);
 
-// Communicates nothing: every rank keeps its own gradients. For measuring how much time communication costs at all.
+// Communicates nothing: every rank keeps its own gradients. For measuring how much time
+// communication costs at all.
 class NoopHook final : public Hook {
 public:
     WorkPtr reduce(ddp_group&, ddp_bucket&, const OpTag&) override { return nullptr; }
@@ -28,7 +29,8 @@ public:
 class UserHook final : public Hook {
 public:
     // user_data: its deleter is the user's destroy function.
-    UserHook(ddp_comm_hook_fn fn, std::shared_ptr<void> user_data) : fn_(fn), user_data_(std::move(user_data)) {}
+    UserHook(ddp_comm_hook_fn fn, std::shared_ptr<void> user_data)
+        : fn_(fn), user_data_(std::move(user_data)) {}
 
     WorkPtr reduce(ddp_group& group, ddp_bucket& bucket, const OpTag& tag) override;
     std::string name() const override { return "user"; }

@@ -16,15 +16,17 @@ namespace libddp {
 namespace {
 
 using Method = PowerSgdOptions::Method;
-constexpr std::array<std::string_view, 3> kMethods{"auto", "gram_schmidt", "qr"};  // in the order of Method
+// in the order of Method
+constexpr std::array<std::string_view, 3> kMethods{"auto", "gram_schmidt", "qr"};
 
 }  // namespace
 
 // The options on which all ranks must agree. How often a rank logs is not among them.
 std::string PowerSgdHook::options() const {
     const auto& o = options_;
-    return str("rank=", o.rank, ",start=", o.start_step, ",min_rate=", exact(o.min_rate), ",epsilon=", exact(o.epsilon),
-               ",seed=", o.seed, ",error_feedback=", o.error_feedback, ",warm_start=", o.warm_start,
+    return str("rank=", o.rank, ",start=", o.start_step, ",min_rate=", exact(o.min_rate),
+               ",epsilon=", exact(o.epsilon), ",seed=", o.seed,
+               ",error_feedback=", o.error_feedback, ",warm_start=", o.warm_start,
                ",orthogonalization=", kMethods[static_cast<std::size_t>(o.orthogonalization)]);
 }
 
@@ -32,14 +34,16 @@ WorkPtr PowerSgdHook::reduce(ddp_group& group, ddp_bucket& bucket, const OpTag& 
     state_.note_step(bucket.step);
     if (state_.step() < options_.start_step) return group.impl->submit(allreduce_of(bucket), tag);
     const DefaultArithmeticScope arithmetic;
-    WorkPtr work = is_real(bucket.dtype) ? compress(group, bucket, tag) : group.impl->submit(allreduce_of(bucket), tag);
+    WorkPtr work = is_real(bucket.dtype) ? compress(group, bucket, tag)
+                                         : group.impl->submit(allreduce_of(bucket), tag);
     if (bucket.is_last) log_statistics(group);
     return work;
 }
 
 std::size_t PowerSgdHook::columns_for(std::size_t n, std::size_t m) const {
     const std::size_t columns = std::min({n, m, static_cast<std::size_t>(options_.rank)});
-    const double sent = (static_cast<double>(n) + static_cast<double>(m)) * static_cast<double>(columns);
+    const double sent =
+        (static_cast<double>(n) + static_cast<double>(m)) * static_cast<double>(columns);
     return sent * options_.min_rate < static_cast<double>(n) * static_cast<double>(m) ? columns : 0;
 }
 
@@ -49,7 +53,8 @@ bool PowerSgdHook::uses_qr(std::size_t columns) const {
     return options_.orthogonalization == Method::kQr;
 }
 
-void* PowerSgdHook::last_q(std::int32_t owner, std::size_t rows, std::size_t columns, powersgd::Site& site) {
+void* PowerSgdHook::last_q(std::int32_t owner, std::size_t rows, std::size_t columns,
+                           powersgd::Site& site) {
     if (!starts_warm()) return nullptr;
     Kept& kept = state_.q(owner);
     if (!kept.memory || kept.rows != rows || kept.columns != columns) {
@@ -60,7 +65,8 @@ void* PowerSgdHook::last_q(std::int32_t owner, std::size_t rows, std::size_t col
     return kept.memory.get();
 }
 
-void PowerSgdHook::begin(const powersgd::Site& site, const std::vector<ddp_thin>& qs, const ddp_thin_rules& rules) {
+void PowerSgdHook::begin(const powersgd::Site& site, const std::vector<ddp_thin>& qs,
+                         const ddp_thin_rules& rules) {
     std::vector<ddp_segment> last;
     for (const ddp_thin& q : qs) last.push_back({q.data, q.kept, q.rows * q.columns});
     site.transfer(last, site.compute());
@@ -76,8 +82,9 @@ void PowerSgdHook::count_elements(std::size_t before, std::size_t after) {
 void PowerSgdHook::log_statistics(const ddp_group& group) {
     if (options_.stats_interval == 0 || compressed_steps_++ % options_.stats_interval != 0) return;
     if (group.impl->rank() != 0 || elements_after_ == 0) return;
-    log(LogLevel::kInfo, name_, ": after ", compressed_steps_, compressed_steps_ == 1 ? " step" : " steps",
-        " with compression ", elements_after_, " elements were sent for ", elements_before_, ", a rate of ",
+    log(LogLevel::kInfo, name_, ": after ", compressed_steps_,
+        compressed_steps_ == 1 ? " step" : " steps", " with compression ", elements_after_,
+        " elements were sent for ", elements_before_, ", a rate of ",
         static_cast<double>(elements_before_) / static_cast<double>(elements_after_));
 }
 

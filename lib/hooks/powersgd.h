@@ -1,14 +1,15 @@
-// PowerSGD (Vogels, Karimireddy, Jaggi, NeurIPS 2019): a gradient M travels as P Q^T, two thin matrices. It has two
-// ways, one matrix for each parameter and one for each bucket.
+// PowerSGD (Vogels, Karimireddy, Jaggi, NeurIPS 2019): a gradient M travels as P Q^T, two thin
+// matrices. It has two ways, one matrix for each parameter and one for each bucket.
 //
-// Error feedback. Rank r adds to its gradient G_r what it has kept: M_r = G_r + E_r. It sends Q_r = M_r^T P, ranks get
-// the same R = P Q^T with Q the mean (or sum) of all Q_r, and it keeps its own E_r = M_r - P Q_r^T. The mean (or sum) of
-// E_r is that of M_r minus R, so that over any number of steps the sum of all R plus the mean of what is kept now is the
-// sum of the true mean gradients: nothing is lost, it only comes later.
+// Error feedback. Rank r adds to its gradient G_r what it has kept: M_r = G_r + E_r. It sends Q_r =
+// M_r^T P, ranks get the same R = P Q^T with Q the mean (or sum) of all Q_r, and it keeps its own
+// E_r = M_r - P Q_r^T. The mean (or sum) of E_r is that of M_r minus R, so that over any number of
+// steps the sum of all R plus the mean of what is kept now is the sum of the true mean gradients:
+// nothing is lost, it only comes later.
 //
-// PyTorch keeps M_r - R. The mean over ranks, and with it every result, is the same, but there a rank also keeps what
-// distinguishes its gradients from the mean, which adds up over the steps; and a rank without a gradient in a step would
-// have to keep -R, where it now keeps what it had.
+// PyTorch keeps M_r - R. The mean over ranks, and with it every result, is the same, but there a
+// rank also keeps what distinguishes its gradients from the mean, which adds up over the steps; and
+// a rank without a gradient in a step would have to keep -R, where it now keeps what it had.
 #pragma once
 
 #include <map>
@@ -38,7 +39,9 @@ struct PowerSgdOptions {
 class PowerSgdHook : public Hook {
 public:
     WorkPtr reduce(ddp_group& group, ddp_bucket& bucket, const OpTag& tag) final;
-    void set_buckets(const Buckets& buckets) override { state_.set_buckets(buckets.homes, buckets.timeout_ms); }
+    void set_buckets(const Buckets& buckets) override {
+        state_.set_buckets(buckets.homes, buckets.timeout_ms);
+    }
     std::string name() const final { return name_; }
     std::string options() const final;
     void forget_step(std::int64_t step) final { state_.forget_step(step); }
@@ -66,17 +69,20 @@ protected:
     bool uses_qr(std::size_t columns) const;
     // The owner's last Q of this shape, or zeros; null without a warm start.
     void* last_q(std::int32_t owner, std::size_t rows, std::size_t columns, powersgd::Site& site);
-    // The Q that M is multiplied with: the last one, in which columns of zeros are drawn anew, orthogonalized.
-    static void begin(const powersgd::Site& site, const std::vector<ddp_thin>& qs, const ddp_thin_rules& rules);
+    // The Q that M is multiplied with: the last one, in which columns of zeros are drawn anew,
+    // orthogonalized.
+    static void begin(const powersgd::Site& site, const std::vector<ddp_thin>& qs,
+                      const ddp_thin_rules& rules);
     // The sum of all P, the sum or mean of all Q, and what follows each.
     template <class Job, class Back, class End>
-    static WorkPtr exchange(Group& group, const std::shared_ptr<Job>& job, ddp_reduce_op op, const OpTag& tag,
-                            Back project_back, End restore) {
-        const auto submit = [&group, job](const OpTag& with, const void* from, const ScratchMemory& to,
-                                          std::size_t count, ddp_reduce_op how) {
-            return group.submit(
-                {DDP_COLLECTIVE_ALLREDUCE, from, to.get(), count, job->site.compute(), how, 0, job->site.device()},
-                with.keeping(job, to.on_device()));
+    static WorkPtr exchange(Group& group, const std::shared_ptr<Job>& job, ddp_reduce_op op,
+                            const OpTag& tag, Back project_back, End restore) {
+        const auto submit = [&group, job](const OpTag& with, const void* from,
+                                          const ScratchMemory& to, std::size_t count,
+                                          ddp_reduce_op how) {
+            return group.submit({DDP_COLLECTIVE_ALLREDUCE, from, to.get(), count,
+                                 job->site.compute(), how, 0, job->site.device()},
+                                with.keeping(job, to.on_device()));
         };
         const powersgd::ThinMatrices& thin = job->thin;
         return submit(tag, nullptr, thin.p, thin.p_count, DDP_SUM)
@@ -111,7 +117,8 @@ private:
 // One matrix for each parameter.
 class LayeredPowerSgdHook final : public PowerSgdHook {
 public:
-    explicit LayeredPowerSgdHook(const PowerSgdOptions& options) : PowerSgdHook(options, "powersgd", false) {}
+    explicit LayeredPowerSgdHook(const PowerSgdOptions& options)
+        : PowerSgdHook(options, "powersgd", false) {}
 
 private:
     struct Job;
@@ -126,11 +133,12 @@ private:
     JobPool<Job> jobs_;
 };
 
-// One square matrix for each bucket: its elements in order, with zeros after them. Errors still belong to parameters, so that
-// other buckets may hold them in a later step.
+// One square matrix for each bucket: its elements in order, with zeros after them. Errors still
+// belong to parameters, so that other buckets may hold them in a later step.
 class BatchedPowerSgdHook final : public PowerSgdHook {
 public:
-    explicit BatchedPowerSgdHook(const PowerSgdOptions& options) : PowerSgdHook(options, "batched_powersgd", true) {}
+    explicit BatchedPowerSgdHook(const PowerSgdOptions& options)
+        : PowerSgdHook(options, "batched_powersgd", true) {}
 
     bool depends_on_buckets() const override { return true; }
 
@@ -146,8 +154,8 @@ private:
     static void restore(const Job& job);
 
     JobPool<Job> jobs_;
-    // By bucket: the errors of its parameters, laid out as the bucket is, and so a matrix of the same shape. They are
-    // kept alive by the parameters' states, which point into them.
+    // By bucket: the errors of its parameters, laid out as the bucket is, and so a matrix of the
+    // same shape. They are kept alive by the parameters' states, which point into them.
     std::map<std::int32_t, std::weak_ptr<std::byte>> blocks_;
 };
 

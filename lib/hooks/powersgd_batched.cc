@@ -33,8 +33,8 @@ struct BatchedPowerSgdHook::Job {
     bool keeps_q = true;
     std::byte* gradients = nullptr;
     std::shared_ptr<std::byte> errors;  // null without error feedback
-    // The part of the errors that takes part in P and Q: `errors` itself, a copy with zeros for absent gradients, or
-    // null for nothing.
+    // The part of the errors that takes part in P and Q: `errors` itself, a copy with zeros for
+    // absent gradients, or null for nothing.
     std::byte* fed = nullptr;
     std::size_t count = 0;
     std::vector<Piece> pieces;
@@ -46,15 +46,23 @@ struct BatchedPowerSgdHook::Job {
 
     std::size_t gradient_size() const { return dtype_size(site.dtype()); }
     std::size_t error_size() const { return dtype_size(site.compute()); }
-    std::byte* mark(std::size_t piece) const { return thin.p.get() + (p.rows * p.columns + piece) * error_size(); }
+    std::byte* mark(std::size_t piece) const {
+        return thin.p.get() + (p.rows * p.columns + piece) * error_size();
+    }
     // Whether P or Q is not finite, and then the same for each piece.
-    std::uint32_t* flag(std::size_t i) const { return reinterpret_cast<std::uint32_t*>(flags.get()) + i; }
+    std::uint32_t* flag(std::size_t i) const {
+        return reinterpret_cast<std::uint32_t*>(flags.get()) + i;
+    }
     std::size_t flag_count() const { return 1 + pieces.size(); }
 
-    // Elements of some rows, or of a part of one, as a matrix of their own, with these errors (null: none).
-    ddp_low_rank matrix(std::byte* error, std::size_t begin, std::size_t rows, std::size_t columns) const {
+    // Elements of some rows, or of a part of one, as a matrix of their own, with these errors
+    // (null: none).
+    ddp_low_rank matrix(std::byte* error, std::size_t begin, std::size_t rows,
+                        std::size_t columns) const {
         const std::size_t side = p.rows, row = begin / side, column = begin % side;
-        const auto at = [this](const ScratchMemory& all, std::size_t i) { return all.get() + i * error_size(); };
+        const auto at = [this](const ScratchMemory& all, std::size_t i) {
+            return all.get() + i * error_size();
+        };
         ddp_low_rank m{};
         m.gradient = gradients + begin * gradient_size();
         m.error = error ? error + begin * error_size() : nullptr;
@@ -71,7 +79,8 @@ struct BatchedPowerSgdHook::Job {
     // The rows that are full, and the one that may follow. Rows of zeros are not there.
     std::vector<ddp_low_rank> rows() const { return matrices(fed, 0, count); }
     // So many elements from one on: the end of a row, whole rows, the beginning of a row.
-    std::vector<ddp_low_rank> matrices(std::byte* error, std::size_t begin, std::size_t number) const {
+    std::vector<ddp_low_rank> matrices(std::byte* error, std::size_t begin,
+                                       std::size_t number) const {
         const std::size_t side = p.rows, end = begin + number;
         std::vector<ddp_low_rank> all;
         const auto add = [&](std::size_t upto, std::size_t height, std::size_t width) {
@@ -85,7 +94,8 @@ struct BatchedPowerSgdHook::Job {
         add(end, 1, end - begin);
         return all;
     }
-    // The errors themselves stay as they are until the result is here: a step that fails before changes nothing.
+    // The errors themselves stay as they are until the result is here: a step that fails before
+    // changes nothing.
     void copy_fed_errors() const {
         if (!fed || fed == errors.get()) return;
         std::vector<ddp_segment> moves;
@@ -95,7 +105,8 @@ struct BatchedPowerSgdHook::Job {
         };
         for (const Piece& piece : pieces) {
             add(nullptr, end, piece.begin - end);
-            add(piece.absent ? nullptr : errors.get() + piece.begin * error_size(), piece.begin, piece.count);
+            add(piece.absent ? nullptr : errors.get() + piece.begin * error_size(), piece.begin,
+                piece.count);
             end = piece.begin + piece.count;
         }
         add(nullptr, end, count - end);
@@ -112,9 +123,11 @@ void BatchedPowerSgdHook::set_buckets(const Buckets& buckets) {
 }
 
 WorkPtr BatchedPowerSgdHook::compress(ddp_group& group, ddp_bucket& bucket, const OpTag& tag) {
-    const std::size_t side = side_of(bucket.count), columns = bucket.count > 0 ? columns_for(side, side) : 0;
+    const std::size_t side = side_of(bucket.count),
+                      columns = bucket.count > 0 ? columns_for(side, side) : 0;
     std::size_t content = 0;
-    for (const BucketTensor& tensor : bucket.tensors) content += static_cast<std::size_t>(tensor.count);
+    for (const BucketTensor& tensor : bucket.tensors)
+        content += static_cast<std::size_t>(tensor.count);
     count_elements(content, columns > 0 ? 2 * side * columns : content);
     if (columns == 0) return group.impl->submit(allreduce_of(bucket), tag);
     auto job = jobs_.take(bucket.index);
@@ -123,8 +136,10 @@ WorkPtr BatchedPowerSgdHook::compress(ddp_group& group, ddp_bucket& bucket, cons
     return exchange(*group.impl, job, bucket.op(), tag, project_back, restore);
 }
 
-// The errors are moved together when the bucket has other parameters than in the last step, or new ones were loaded.
-std::shared_ptr<std::byte> BatchedPowerSgdHook::errors_of(const ddp_bucket& bucket, powersgd::Site& site) {
+// The errors are moved together when the bucket has other parameters than in the last step, or new
+// ones were loaded.
+std::shared_ptr<std::byte> BatchedPowerSgdHook::errors_of(const ddp_bucket& bucket,
+                                                          powersgd::Site& site) {
     const std::size_t item = dtype_size(site.compute());
     std::shared_ptr<std::byte> memory = blocks_[bucket.index].lock();
     std::vector<std::pair<Kept*, std::size_t>> places;
@@ -148,7 +163,8 @@ std::shared_ptr<std::byte> BatchedPowerSgdHook::errors_of(const ddp_bucket& buck
     return memory;
 }
 
-void BatchedPowerSgdHook::lay_out(const ddp_bucket& bucket, std::size_t side, std::size_t columns, Job& job) {
+void BatchedPowerSgdHook::lay_out(const ddp_bucket& bucket, std::size_t side, std::size_t columns,
+                                  Job& job) {
     job.site = powersgd::Site(bucket);
     job.rules = rules();
     job.keeps_q = starts_warm();
@@ -159,10 +175,12 @@ void BatchedPowerSgdHook::lay_out(const ddp_bucket& bucket, std::size_t side, st
     job.gaps.clear();
     std::size_t end = 0, absent = 0;
     const auto add_gap = [&](std::size_t begin) {
-        if (begin > end) job.gaps.push_back({job.gradients + end * job.gradient_size(), nullptr, begin - end});
+        if (begin > end)
+            job.gaps.push_back({job.gradients + end * job.gradient_size(), nullptr, begin - end});
     };
     for (const BucketTensor& tensor : bucket.tensors) {
-        const std::size_t begin = bucket.first_element(tensor), count = static_cast<std::size_t>(tensor.count);
+        const std::size_t begin = bucket.first_element(tensor),
+                          count = static_cast<std::size_t>(tensor.count);
         add_gap(begin);
         end = begin + count;
         if (count > 0) job.pieces.push_back({begin, count, tensor.absent});
@@ -184,7 +202,8 @@ void BatchedPowerSgdHook::lay_out(const ddp_bucket& bucket, std::size_t side, st
     job.q.data = job.thin.q.get();
     take(job.flags, job.flag_count() * sizeof(std::uint32_t));
     job.p.bad = job.q.bad = job.flag(0);
-    job.p.workspace = job.q.workspace = reinterpret_cast<double*>(take(job.workspace, 2 * columns * sizeof(double)));
+    job.p.workspace = job.q.workspace =
+        reinterpret_cast<double*>(take(job.workspace, 2 * columns * sizeof(double)));
     take(job.parts, job.site.part_elements(job.matrix(nullptr, 0, side, side)) * item);
     if (!job.errors || absent == job.pieces.size())
         job.fed = nullptr;
@@ -194,8 +213,9 @@ void BatchedPowerSgdHook::lay_out(const ddp_bucket& bucket, std::size_t side, st
     job.q.kept = last_q(bucket.index, side, columns, job.site);
 }
 
-// A row of P says that something in a row of M is not finite, but not in which parameter. That parameter's gradient is
-// left out, and all ranks are told. Its error takes part: nothing of the result reaches it, on any rank.
+// A row of P says that something in a row of M is not finite, but not in which parameter. That
+// parameter's gradient is left out, and all ranks are told. Its error takes part: nothing of the
+// result reaches it, on any rank.
 void BatchedPowerSgdHook::project(const Job& job) {
     const powersgd::Site& site = job.site;
     site.follow_home();
@@ -209,7 +229,8 @@ void BatchedPowerSgdHook::project(const Job& job) {
     site.thin(DDP_THIN_CHECK, {job.p});
     std::vector<ddp_doubt> doubts;
     for (std::size_t i = 0; i < job.pieces.size(); ++i)
-        doubts.push_back({job.gradients + job.pieces[i].begin * job.gradient_size(), job.pieces[i].count, job.mark(i)});
+        doubts.push_back({job.gradients + job.pieces[i].begin * job.gradient_size(),
+                          job.pieces[i].count, job.mark(i)});
     site.leave_out(doubts, job.flag(0));
     for (ddp_low_rank& m : rows) m.only_if = job.flag(0);
     site.low_rank(DDP_LOW_RANK_PROJECT, rows);

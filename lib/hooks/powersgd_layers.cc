@@ -46,9 +46,10 @@ struct LayeredPowerSgdHook::Job {
         thin.find_memory(site);
         std::byte *p = thin.p.get(), *q = thin.q.get(), *own_q = thin.own_q.get();
         std::byte* part = parts.require(part_count * item, site.stream());
-        auto* work = reinterpret_cast<double*>(workspace.require(2 * columns * sizeof(double), site.stream()));
-        auto* flag =
-            reinterpret_cast<std::uint32_t*>(flags.require(layers.size() * sizeof(std::uint32_t), site.stream()));
+        auto* work = reinterpret_cast<double*>(
+            workspace.require(2 * columns * sizeof(double), site.stream()));
+        auto* flag = reinterpret_cast<std::uint32_t*>(
+            flags.require(layers.size() * sizeof(std::uint32_t), site.stream()));
         for (std::size_t i = 0; i < layers.size(); ++i, ++flag) {
             ddp_low_rank& layer = layers[i];
             layer.p = ps[i].data = p;
@@ -88,7 +89,8 @@ void LayeredPowerSgdHook::lay_out(const ddp_bucket& bucket, Job& job) {
     std::size_t before = 0, after = 0;
     for (const BucketTensor& tensor : bucket.tensors) {
         const auto count = static_cast<std::size_t>(tensor.count);
-        const std::size_t n = tensor.ndim >= 2 && count > 0 ? static_cast<std::size_t>(tensor.shape[0]) : 0;
+        const std::size_t n =
+            tensor.ndim >= 2 && count > 0 ? static_cast<std::size_t>(tensor.shape[0]) : 0;
         const std::size_t m = n > 0 ? count / n : 0, columns = columns_for(n, m);
         before += count;
         after += columns > 0 ? (n + m) * columns : count;
@@ -139,9 +141,10 @@ void LayeredPowerSgdHook::project_back(const Job& job) {
     job.site.low_rank(DDP_LOW_RANK_PROJECT_BACK, job.layers);
 }
 
-// A rank whose own gradient was finite could not tell from its error that another's was not: nothing has been changed up
-// to here, and nothing is for such a parameter. Without a warm start nothing is ever kept, and so every Q is drawn. A
-// gradient of zeros, which nobody had perhaps, says nothing about the next one.
+// A rank whose own gradient was finite could not tell from its error that another's was not:
+// nothing has been changed up to here, and nothing is for such a parameter. Without a warm start
+// nothing is ever kept, and so every Q is drawn. A gradient of zeros, which nobody had perhaps,
+// says nothing about the next one.
 void LayeredPowerSgdHook::restore(const Job& job) {
     const DefaultArithmeticScope arithmetic;
     job.site.thin(DDP_THIN_CHECK, job.qs);

@@ -29,8 +29,8 @@ Kept& State::error(std::int32_t param, std::size_t count, Site& site) {
     return kept;
 }
 
-// A bucket's Q starts anew where another bucket has its number on another device. One that came from a file for a bucket that
-// was not there yet lies with the host, and is brought to it.
+// A bucket's Q starts anew where another bucket has its number on another device. One that came
+// from a file for a bucket that was not there yet lies with the host, and is brought to it.
 void State::set_buckets(const std::vector<StreamPtr>& homes, std::int64_t timeout_ms) {
     if (!whole_buckets_ || homes == homes_) return;
     HostCopies copies(timeout_ms);
@@ -53,9 +53,11 @@ void State::save(HookState& state) const {
     for (const auto& [owner, q] : qs_) {
         if (!q.memory) continue;
         // A Q is kept column by column, which is its transpose row by row.
-        std::vector<std::int64_t> shape{static_cast<std::int64_t>(q.columns), static_cast<std::int64_t>(q.rows)};
-        state.arrays.push_back({whole_buckets_ ? -1 : owner, whole_buckets_ ? str(kQ, owner) : kQ, q.dtype,
-                                std::move(shape), true, q.memory.get(), q.bytes(), q.home});
+        std::vector<std::int64_t> shape{static_cast<std::int64_t>(q.columns),
+                                        static_cast<std::int64_t>(q.rows)};
+        state.arrays.push_back({whole_buckets_ ? -1 : owner, whole_buckets_ ? str(kQ, owner) : kQ,
+                                q.dtype, std::move(shape), true, q.memory.get(), q.bytes(),
+                                q.home});
     }
 }
 
@@ -78,7 +80,8 @@ std::int64_t State::saved_steps(const HookState& state) const {
     const auto number = [&](const char* key) {
         const auto found = state.numbers.find(key);
         if (found == state.numbers.end() || found->second < 0)
-            fail(DDP_ERROR_INVALID_ARGUMENT, hook_, ": the state does not hold the number '", key, "'");
+            fail(DDP_ERROR_INVALID_ARGUMENT, hook_, ": the state does not hold the number '", key,
+                 "'");
         return found->second;
     };
     if (number(kRank) != rank_)
@@ -86,26 +89,28 @@ std::int64_t State::saved_steps(const HookState& state) const {
              ", and this hook has rank ", rank_, ": install it with the rank of the state");
     const std::int64_t steps = number(kSteps);
     if (!StepCounter::plausible(steps))
-        fail(DDP_ERROR_INVALID_ARGUMENT, hook_, ": the state has the number '", kSteps, "' as ", steps,
-             ", which is more than is plausible");
+        fail(DDP_ERROR_INVALID_ARGUMENT, hook_, ": the state has the number '", kSteps, "' as ",
+             steps, ", which is more than is plausible");
     return steps;
 }
 
 Kept State::read_q(const Array& array, std::int32_t owner, HostCopies* copies) const {
     const bool good = array.shape.size() == 2 && array.shape[0] > 0 && array.shape[0] <= rank_ &&
-                      array.shape[0] <= array.shape[1] && (array.dtype == DDP_F32 || array.dtype == DDP_F64);
+                      array.shape[0] <= array.shape[1] &&
+                      (array.dtype == DDP_F32 || array.dtype == DDP_F64);
     if (!good)
-        fail(DDP_ERROR_INVALID_ARGUMENT, hook_, ": the state's array '", array.key, "' of parameter ", array.param,
-             " has shape ", shape_text(array), "; it should have 1 to ", rank_,
-             " rows, no more than columns, of f32 or f64");
-    const auto columns = static_cast<std::size_t>(array.shape[0]), rows = static_cast<std::size_t>(array.shape[1]);
+        fail(DDP_ERROR_INVALID_ARGUMENT, hook_, ": the state's array '", array.key,
+             "' of parameter ", array.param, " has shape ", shape_text(array),
+             "; it should have 1 to ", rank_, " rows, no more than columns, of f32 or f64");
+    const auto columns = static_cast<std::size_t>(array.shape[0]),
+               rows = static_cast<std::size_t>(array.shape[1]);
     const auto known = qs_.find(array.param);
     const bool other = !whole_buckets_ && known != qs_.end() && known->second.memory &&
                        (known->second.rows != rows || known->second.columns != columns);
     if (other)
-        fail(DDP_ERROR_INVALID_ARGUMENT, hook_, ": the state's array '", array.key, "' of parameter ", array.param,
-             " has shape ", shape_text(array), "; the parameter's is ", known->second.columns, " x ",
-             known->second.rows);
+        fail(DDP_ERROR_INVALID_ARGUMENT, hook_, ": the state's array '", array.key,
+             "' of parameter ", array.param, " has shape ", shape_text(array),
+             "; the parameter's is ", known->second.columns, " x ", known->second.rows);
     Array placed = array;
     if (const StreamPtr* home = home_of(homes_, owner); whole_buckets_ && home) placed.home = *home;
     Kept kept = Kept::loaded(placed, copies);
@@ -117,22 +122,27 @@ Kept State::read_q(const Array& array, std::int32_t owner, HostCopies* copies) c
 // A parameter's id, or the number after "q" in a bucket's.
 std::int32_t State::owner_of_q(const Array& array) const {
     if (!whole_buckets_ && array.param >= 0 && array.key == kQ) return array.param;
-    const bool of_bucket = whole_buckets_ && array.param < 0 && array.key.size() > 1 && array.key.starts_with(kQ);
+    const bool of_bucket =
+        whole_buckets_ && array.param < 0 && array.key.size() > 1 && array.key.starts_with(kQ);
     if (!of_bucket)
         fail(DDP_ERROR_INVALID_ARGUMENT, hook_, ": the state has an array '", array.key,
              "', which this hook does not keep");
-    return static_cast<std::int32_t>(
-        parse_int(array.key.substr(1), 0, INT32_MAX, str(hook_, ": the state's array '", array.key, "'")));
+    return static_cast<std::int32_t>(parse_int(
+        array.key.substr(1), 0, INT32_MAX, str(hook_, ": the state's array '", array.key, "'")));
 }
 
-// A gradient of n x m has an error of n * m elements, and its Q has m rows and min(n, m, rank) columns.
-void State::check_against_error(const Array& array, const Kept& q, const std::map<std::int32_t, Kept>& errors) const {
+// A gradient of n x m has an error of n * m elements, and its Q has m rows and min(n, m, rank)
+// columns.
+void State::check_against_error(const Array& array, const Kept& q,
+                                const std::map<std::int32_t, Kept>& errors) const {
     const auto error = errors.find(array.param);
     if (error == errors.end()) return;
     const std::size_t count = error->second.rows, n = count / q.rows;
-    if (n * q.rows == count && q.columns == std::min({n, q.rows, static_cast<std::size_t>(rank_)})) return;
-    fail(DDP_ERROR_INVALID_ARGUMENT, hook_, ": the state's array '", kQ, "' of parameter ", array.param, " has shape ",
-         shape_text(array), ", which does not belong to an error of ", count, " elements with rank ", rank_);
+    if (n * q.rows == count && q.columns == std::min({n, q.rows, static_cast<std::size_t>(rank_)}))
+        return;
+    fail(DDP_ERROR_INVALID_ARGUMENT, hook_, ": the state's array '", kQ, "' of parameter ",
+         array.param, " has shape ", shape_text(array), ", which does not belong to an error of ",
+         count, " elements with rank ", rank_);
 }
 
 }  // namespace libddp::powersgd

@@ -17,12 +17,16 @@
 
 namespace libddp::powersgd {
 
-// Where a bucket lies, and what happens to it there: on the CPU at once, on a device in the order of the bucket's stream.
+// Where a bucket lies, and what happens to it there: on the CPU at once, on a device in the order
+// of the bucket's stream.
 class Site {
 public:
     Site() = default;
     explicit Site(const ddp_bucket& bucket)
-        : device_(bucket.device), stream_(bucket.stream), home_(bucket.home), dtype_(bucket.dtype) {}
+        : device_(bucket.device),
+          stream_(bucket.stream),
+          home_(bucket.home),
+          dtype_(bucket.dtype) {}
 
     const ddp_device& device() const { return device_; }
     // Owns the memory of the errors, of each last Q and of a travelling bucket; null on the CPU.
@@ -39,8 +43,8 @@ public:
     }
     // Since the bucket was filled home was given something to do with errors or a last Q.
     void use_home() { behind_home_ = true; }
-    // Orders the operations that follow after those on home. Without this call nothing waits for home, which may hold
-    // other buckets whose gradients are not there yet.
+    // Orders the operations that follow after those on home. Without this call nothing waits for
+    // home, which may hold other buckets whose gradients are not there yet.
     void follow_home() const {
         if (stream_ && behind_home_) stream_->wait(*home_->record());
     }
@@ -48,13 +52,17 @@ public:
         if (!segments.empty()) libddp::transfer(stream_, segments, dtype);
     }
     void low_rank(ddp_low_rank_op op, const std::vector<ddp_low_rank>& items) const {
-        stream_ ? on_device::low_rank(*stream_, op, items, dtype_) : cpu::low_rank(op, items, dtype_);
+        stream_ ? on_device::low_rank(*stream_, op, items, dtype_)
+                : cpu::low_rank(op, items, dtype_);
     }
-    void thin(ddp_thin_op op, const std::vector<ddp_thin>& items, const ddp_thin_rules& rules = {}) const {
-        stream_ ? on_device::thin(*stream_, op, items, compute(), rules) : cpu::thin(op, items, compute(), rules);
+    void thin(ddp_thin_op op, const std::vector<ddp_thin>& items,
+              const ddp_thin_rules& rules = {}) const {
+        stream_ ? on_device::thin(*stream_, op, items, compute(), rules)
+                : cpu::thin(op, items, compute(), rules);
     }
     void leave_out(const std::vector<ddp_doubt>& items, const std::uint32_t* only_if) const {
-        stream_ ? on_device::leave_out(*stream_, items, dtype_, only_if) : cpu::leave_out(items, dtype_, only_if);
+        stream_ ? on_device::leave_out(*stream_, items, dtype_, only_if)
+                : cpu::leave_out(items, dtype_, only_if);
     }
 
 private:
@@ -80,8 +88,8 @@ struct ThinMatrices {
 // The state that is kept from step to step, and saved.
 class State {
 public:
-    // rank: of the hook's options; a state of another is refused. whole_buckets: each Q belongs to a bucket and not to a
-    // parameter. hook: names the hook in messages.
+    // rank: of the hook's options; a state of another is refused. whole_buckets: each Q belongs to
+    // a bucket and not to a parameter. hook: names the hook in messages.
     State(std::int32_t rank, bool whole_buckets, std::string hook)
         : rank_(rank), whole_buckets_(whole_buckets), hook_(std::move(hook)), errors_(hook_) {}
 
@@ -92,12 +100,15 @@ public:
     // How many steps came before the current one.
     std::int64_t step() const { return steps_.begun() - 1; }
 
-    // The error feedback of a parameter; zeros at first. References stay valid until load(). site: where the bucket is.
+    // The error feedback of a parameter; zeros at first. References stay valid until load(). site:
+    // where the bucket is.
     Kept& error(std::int32_t param, std::size_t count, Site& site);
-    // The last Q of a parameter or a bucket; without columns at first, and zero where there has been none.
+    // The last Q of a parameter or a bucket; without columns at first, and zero where there has
+    // been none.
     Kept& q(std::int32_t owner) { return qs_[owner]; }
 
-    // As in Hook::set_buckets: in whose order the memory of each bucket is. Nothing where each Q belongs to a parameter.
+    // As in Hook::set_buckets: in whose order the memory of each bucket is. Nothing where each Q
+    // belongs to a parameter.
     void set_buckets(const std::vector<StreamPtr>& homes, std::int64_t timeout_ms);
     void separate_errors() { errors_.separate(); }
 
@@ -110,7 +121,8 @@ private:
     std::int64_t saved_steps(const HookState& state) const;
     Kept read_q(const Array& array, std::int32_t owner, HostCopies* copies) const;
     std::int32_t owner_of_q(const Array& array) const;
-    void check_against_error(const Array& array, const Kept& q, const std::map<std::int32_t, Kept>& errors) const;
+    void check_against_error(const Array& array, const Kept& q,
+                             const std::map<std::int32_t, Kept>& errors) const;
 
     const std::int32_t rank_;
     const bool whole_buckets_;

@@ -1,4 +1,5 @@
-// The state of a hook, or of an averager, as a list of arrays, between that and the file that core/hook_state.h makes of it.
+// The state of a hook, or of an averager, as a list of arrays, between that and the file that
+// core/hook_state.h makes of it.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +18,8 @@ class HostCopies;
 
 class HookState {
 public:
-    // The key of what a hook has left out of a parameter: as many elements as that has, which reading checks.
+    // The key of what a hook has left out of a parameter: as many elements as that has, which
+    // reading checks.
     static constexpr const char* kError = "error";
 
     // An array that belongs to a parameter, or with param -1 to none.
@@ -30,8 +32,8 @@ public:
         bool shared = false;
         const std::byte* data = nullptr;
         std::size_t bytes = 0;
-        // Null: of the CPU. When it is saved: in whose order the memory of a device is that `data` is. When it is loaded, where data
-        // is the host's: of the device where the parameter is.
+        // Null: of the CPU. When it is saved: in whose order the memory of a device is that `data`
+        // is. When it is loaded, where data is the host's: of the device where the parameter is.
         StreamPtr home{};
     };
 

@@ -16,8 +16,8 @@ namespace {
 void bring_home(ddp_bucket& bucket) {
     if (!bucket.result) return;
     if (bucket.stream)
-        on_device::transfer(*bucket.stream, {{bucket.buffer, bucket.result, bucket.count}}, bucket.result_dtype,
-                            bucket.dtype, 1);
+        on_device::transfer(*bucket.stream, {{bucket.buffer, bucket.result, bucket.count}},
+                            bucket.result_dtype, bucket.dtype, 1);
     else if (bucket.result_dtype == bucket.dtype)
         std::memcpy(bucket.buffer, bucket.result, bucket.count * dtype_size(bucket.dtype));
     else
@@ -43,14 +43,16 @@ struct CastHook::Job {
         narrow.dtype = dtype;
         narrow.buffer = buffer;
         narrow.result = nullptr;
-        for (auto& tensor : narrow.tensors) tensor.gradient = buffer + wide.first_element(tensor) * dtype_size(dtype);
+        for (auto& tensor : narrow.tensors)
+            tensor.gradient = buffer + wide.first_element(tensor) * dtype_size(dtype);
     }
 
     // Home is waited for only where it must allocate: what else is on it may be later buckets.
     void fill(const ddp_bucket& wide) {
         if (wide.stream) {
             if (fresh) wide.stream->wait(*wide.home->record());
-            on_device::transfer(*wide.stream, {{narrow.buffer, wide.buffer, wide.count}}, wide.dtype, narrow.dtype, 1);
+            on_device::transfer(*wide.stream, {{narrow.buffer, wide.buffer, wide.count}},
+                                wide.dtype, narrow.dtype, 1);
         } else {
             cpu::convert(narrow.buffer, narrow.dtype, wide.buffer, wide.dtype, wide.count);
         }

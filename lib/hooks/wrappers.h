@@ -1,4 +1,5 @@
-// Hooks around another hook: one in lower precision, and one with a function of the user's after it.
+// Hooks around another hook: one in lower precision, and one with a function of the user's after
+// it.
 #pragma once
 
 #include "ddp/more_hooks.h"
@@ -32,8 +33,8 @@ private:
     const HookPtr inner_;
 };
 
-// The bucket is cast to f16 or bf16, given to the other hook, and what that leaves is cast back while it is copied into the
-// gradients.
+// The bucket is cast to f16 or bf16, given to the other hook, and what that leaves is cast back
+// while it is copied into the gradients.
 class CastHook final : public WrapperHook {
 public:
     // dtype: DDP_F16 or DDP_BF16.
@@ -56,7 +57,8 @@ private:
     JobPool<Job> jobs_;
 };
 
-// The other hook, and then a function of the user's on its result, while later buckets still travel.
+// The other hook, and then a function of the user's on its result, while later buckets still
+// travel.
 class ThenHook final : public WrapperHook {
 public:
     // user_data: its deleter is the user's destroy function.

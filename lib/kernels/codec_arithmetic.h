@@ -31,7 +31,8 @@ struct Levels {
 
 // QUANTIZE
 
-// Adding and subtracting this rounds to the nearest integer, without an instruction that not every machine has.
+// Adding and subtracting this rounds to the nearest integer, without an instruction that not every
+// machine has.
 template <class Real>
 inline constexpr Real kRound = Real{1.5} / std::numeric_limits<Real>::epsilon();
 
@@ -45,7 +46,8 @@ template <class Real>
 LIBDDP_EVERYWHERE Real rounded(Real x) {
     return (x + kRound<Real>)-kRound<Real>;
 }
-// From an element to steps. Division first: a quotient by `half` would overflow for the smallest ranges.
+// From an element to steps. Division first: a quotient by `half` would overflow for the smallest
+// ranges.
 template <class Real>
 LIBDDP_EVERYWHERE Real steps(Real x, Real half) {
     return x / half * (Real{255} / 2);
@@ -72,9 +74,10 @@ LIBDDP_EVERYWHERE Real value_of(std::uint8_t code, const Scale<Real>& scale) {
 
 // 1-BIT
 //
-// The sums over a block are in double, so that the mean of many f32 is right, and in an order that suits vectors of a CPU and
-// threads of a GPU alike. A block is cut into chunks. In a chunk lane l adds up elements l, l + kLanes, l + 2 kLanes, ..., and then
-// lanes are added in halves: l + 64 to l, then l + 32 to l, and so on. Chunks are added up in just the same way.
+// The sums over a block are in double, so that the mean of many f32 is right, and in an order that
+// suits vectors of a CPU and threads of a GPU alike. A block is cut into chunks. In a chunk lane l
+// adds up elements l, l + kLanes, l + 2 kLanes, ..., and then lanes are added in halves: l + 64 to
+// l, then l + 32 to l, and so on. Chunks are added up in just the same way.
 
 inline constexpr std::uint32_t kLanes = 128;
 inline constexpr std::uint64_t kSumChunk = 1024;
@@ -98,11 +101,14 @@ template <class Real>
 LIBDDP_EVERYWHERE Real level_of(double sum, std::uint64_t count) {
     if (count == 0) return 0;
     const double mean = sum / static_cast<double>(count);
-    return static_cast<Real>(mean > kMost<Real> ? kMost<Real> : mean < -kMost<Real> ? -kMost<Real> : mean);
+    return static_cast<Real>(mean > kMost<Real>    ? kMost<Real>
+                             : mean < -kMost<Real> ? -kMost<Real>
+                                                   : mean);
 }
 template <class Real>
 LIBDDP_EVERYWHERE Levels<Real> levels_of(const Sums& sums, std::uint64_t count) {
-    return {level_of<Real>(sums.positive, sums.positives), level_of<Real>(sums.other, count - sums.positives)};
+    return {level_of<Real>(sums.positive, sums.positives),
+            level_of<Real>(sums.other, count - sums.positives)};
 }
 
 // TOP-K

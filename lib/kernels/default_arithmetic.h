@@ -1,5 +1,5 @@
-// Rounding and subnormal numbers as they are by default, whatever the thread that runs this has chosen: ranks must come
-// to the same bits.
+// Rounding and subnormal numbers as they are by default, whatever the thread that runs this has
+// chosen: ranks must come to the same bits.
 #pragma once
 
 #include <cfenv>

@@ -1,8 +1,10 @@
-/* device_kernels.h: arithmetic on a kind of device. The shared object that implements device_module.h exports
+/* device_kernels.h: arithmetic on a kind of device. The shared object that implements
+ * device_module.h exports
  *
  *     const ddp_device_kernels *ddp_kernels_entry(void);
  *
- * beside ddp_device_entry(). Every function follows the rules of device_module.h, and the words there mean the same here.
+ * beside ddp_device_entry(). Every function follows the rules of device_module.h, and the words
+ * there mean the same here.
  */
 #ifndef LIBDDP_DEVICE_KERNELS_H
 #define LIBDDP_DEVICE_KERNELS_H
@@ -11,8 +13,9 @@
 
 DDP_EXTERN_C_BEGIN
 
-/* One contiguous run of elements: dst[i] = src[i] for i < count. src NULL: zeros. src may be dst exactly (if both have one
- * dtype); otherwise no dst overlaps any src or another dst of the call. Aligned to the element, no more. */
+/* One contiguous run of elements: dst[i] = src[i] for i < count. src NULL: zeros. src may be dst
+ * exactly (if both have one dtype); otherwise no dst overlaps any src or another dst of the call.
+ * Aligned to the element, no more. */
 typedef struct ddp_segment {
     void* dst;
     const void* src;
@@ -26,7 +29,8 @@ enum { DDP_CODEC_QUANTIZE = 1, DDP_CODEC_ONEBIT = 2, DDP_CODEC_TOPK = 3 };
 typedef struct ddp_codec {
     ddp_codec_kind kind;
     int32_t reserved0;
-    /* Quantize, 1-bit: elements that share a scale or levels, for 1-bit a multiple of 8; 0: all of a part. */
+    /* Quantize, 1-bit: elements that share a scale or levels, for 1-bit a multiple of 8; 0: all of
+     * a part. */
     size_t block;
     double ratio; /* top-k: the share that is sent, above 0 and at most 1 */
 } ddp_codec;
@@ -34,7 +38,8 @@ typedef struct ddp_codec {
 /* A gradient that is packed. */
 typedef struct ddp_codec_part {
     void* gradient; /* elements */
-    /* `count` numbers of f64 for a gradient of f64, otherwise of f32, which are added to it; NULL: none. */
+    /* `count` numbers of f64 for a gradient of f64, otherwise of f32, which are added to it; NULL:
+     * none. */
     void* residual;
     size_t count;  /* at least 1 */
     size_t packed; /* where its bytes begin in what a rank sends: a multiple of 8 */
@@ -52,9 +57,10 @@ typedef struct ddp_codec_batch {
     void* scratch;  /* encode_scratch() bytes for encode(); aligned to 64 */
 } ddp_codec_batch;
 
-/* LOW RANK: gradients that travel as P Q^T (PowerSGD). M = gradient + error is `rows` x `columns`, row-major; error NULL: M is
- * the gradient. The sum is formed on the fly, wherever M is read, and never stored. P, Q and own_q are thin: `rank` columns,
- * each contiguous, the next p_stride or q_stride elements on. They and the error are f64 for gradients of f64, otherwise f32. */
+/* LOW RANK: gradients that travel as P Q^T (PowerSGD). M = gradient + error is `rows` x `columns`,
+ * row-major; error NULL: M is the gradient. The sum is formed on the fly, wherever M is read, and
+ * never stored. P, Q and own_q are thin: `rank` columns, each contiguous, the next p_stride or
+ * q_stride elements on. They and the error are f64 for gradients of f64, otherwise f32. */
 typedef struct ddp_low_rank {
     void* gradient;
     void* error;
@@ -63,21 +69,25 @@ typedef struct ddp_low_rank {
     void* own_q;
     size_t rows, columns, rank;
     size_t p_stride, q_stride;
-    /* PROJECT_BACK on a device: room for rank * columns elements for each part; may be NULL if there is one. */
+    /* PROJECT_BACK on a device: room for rank * columns elements for each part; may be NULL if
+     * there is one. */
     void* parts;
-    const uint32_t* only_if;     /* NULL, or nothing is done where it is 0 */
-    const uint32_t* left_out[2]; /* each NULL, or RESTORE gives NaN, and leaves the error as it is, unless it is 0 */
+    const uint32_t* only_if; /* NULL, or nothing is done where it is 0 */
+    /* each NULL, or RESTORE gives NaN, and leaves the error as it is, unless it is 0 */
+    const uint32_t* left_out[2];
 } ddp_low_rank;
 
-/* Devices add up columns of M in parts of so many rows, so that long ones are the work of many blocks. */
+/* Devices add up columns of M in parts of so many rows, so that long ones are the work of many
+ * blocks. */
 enum { DDP_LOW_RANK_PART_ROWS = 128 };
 
 typedef int32_t ddp_low_rank_op;
 enum {
     DDP_LOW_RANK_PROJECT = 1,      /* P = M Q */
     DDP_LOW_RANK_PROJECT_BACK = 2, /* own_q += M^T P */
-    /* gradient = P Q^T, rounded to nearest even for f16 and bf16, and error = M - P own_q^T. Every product and every sum is
-     * rounded by itself, and they are added in the order of the columns. */
+    /* gradient = P Q^T, rounded to nearest even for f16 and bf16, and error = M - P own_q^T. Every
+     * product and every sum is rounded by itself, and they are added in the order of the columns.
+     */
     DDP_LOW_RANK_RESTORE = 3
 };
 
@@ -85,17 +95,21 @@ enum {
 typedef struct ddp_thin {
     void* data;
     size_t rows, columns;
-    uint32_t* bad; /* CHECK sets it; ORTHOGONALIZE and KEEP do nothing unless it is 0. May be NULL for the others. */
-    void* kept;    /* KEEP: as many elements, where the matrix is kept from step to step */
+    /* CHECK sets it; ORTHOGONALIZE and KEEP do nothing unless it is 0. May be NULL for the others.
+     */
+    uint32_t* bad;
+    void* kept;        /* KEEP: as many elements, where the matrix is kept from step to step */
     double* workspace; /* ORTHOGONALIZE: 2 * columns, of any contents */
     uint32_t owner;    /* DRAW */
     int32_t qr;        /* ORTHOGONALIZE: Householder's QR and not Gram-Schmidt */
 } ddp_thin;
 
-/* On every device, and on the CPU, the bits are the same: the work on a matrix has one order (thin_matrix.h). */
+/* On every device, and on the CPU, the bits are the same: the work on a matrix has one order
+ * (thin_matrix.h). */
 typedef int32_t ddp_thin_op;
 enum {
-    DDP_THIN_DRAW = 1, /* columns that are zero get random numbers, by the formula of docs/hooks.md */
+    /* columns that are zero get random numbers, by the formula of docs/hooks.md */
+    DDP_THIN_DRAW = 1,
     DDP_THIN_ORTHOGONALIZE = 2,
     DDP_THIN_CHECK = 3, /* *bad = 1 if an element is not finite; otherwise it stays */
     DDP_THIN_KEEP = 4   /* copied to `kept`, unless all of it is zero */
@@ -117,45 +131,56 @@ typedef struct ddp_doubt {
 typedef struct ddp_device_kernels {
     size_t struct_size;
 
-    /* Brings the code of the kernels that all ranks run to the device. Code that comes only with the first launch may wait for kernels
-     * that run already, and they perhaps for another rank. Once a device is enough; more often does no harm. */
+    /* Brings the code of the kernels that all ranks run to the device. Code that comes only with
+     * the first launch may wait for kernels that run already, and they perhaps for another rank.
+     * Once a device is enough; more often does no harm. */
     ddp_status (*prepare)(int32_t device, ddp_device_failure* failure);
 
-    /* Each of the rest enqueues. Arithmetic has the rules of lib/kernels/arithmetic.h: f16 and bf16 are computed in f32 and rounded
-     * once, to nearest even; integers wrap, and a scale that is not 1 is 1/k with integral k and divides truncating toward
-     * zero; NaNs stay NaNs. The bits depend on nothing but the arguments. */
+    /* Each of the rest enqueues. Arithmetic has the rules of lib/kernels/arithmetic.h: f16 and bf16
+     * are computed in f32 and rounded once, to nearest even; integers wrap, and a scale that is not
+     * 1 is 1/k with integral k and divides truncating toward zero; NaNs stay NaNs. The bits depend
+     * on nothing but the arguments. */
 
-    /* For all segments, in one pass over memory (one kernel, or a few if the list is very long): dst[i] = (dst_dtype)(scale *
-     * src[i]). This packs gradients into a bucket, unpacks them, scales in place, converts and fills with zeros. Equal dtypes: any; otherwise among
-     * f16, bf16, f32 and f64, or among the complex types. With equal dtypes and scale 1 the bits are copied. */
-    ddp_status (*transfer)(int32_t device, void* stream, const ddp_segment* segments, size_t count, ddp_dtype src_dtype,
-                           ddp_dtype dst_dtype, double scale, ddp_device_failure* failure);
-    /* out[i] = scale * (inputs[0][i] op inputs[1][i] op ...), strictly in this order. out may be one of the inputs. op:
-     * SUM, PROD, MIN or MAX. input_count >= 1. */
-    ddp_status (*reduce)(int32_t device, void* stream, void* out, const void* const* inputs, size_t input_count,
-                         size_t count, ddp_dtype dtype, ddp_reduce_op op, double scale, ddp_device_failure* failure);
+    /* For all segments, in one pass over memory (one kernel, or a few if the list is very long):
+     * dst[i] = (dst_dtype)(scale * src[i]). This packs gradients into a bucket, unpacks them,
+     * scales in place, converts and fills with zeros. Equal dtypes: any; otherwise among f16, bf16,
+     * f32 and f64, or among the complex types. With equal dtypes and scale 1 the bits are copied.
+     */
+    ddp_status (*transfer)(int32_t device, void* stream, const ddp_segment* segments, size_t count,
+                           ddp_dtype src_dtype, ddp_dtype dst_dtype, double scale,
+                           ddp_device_failure* failure);
+    /* out[i] = scale * (inputs[0][i] op inputs[1][i] op ...), strictly in this order. out may be
+     * one of the inputs. op: SUM, PROD, MIN or MAX. input_count >= 1. */
+    ddp_status (*reduce)(int32_t device, void* stream, void* out, const void* const* inputs,
+                         size_t input_count, size_t count, ddp_dtype dtype, ddp_reduce_op op,
+                         double scale, ddp_device_failure* failure);
     /* Scratch bytes that encode() needs. Reads all of the batch but gathered and scratch. */
     size_t (*encode_scratch)(const ddp_codec_batch* batch);
-    /* For all parts: packs gradient + residual into what this rank sends, and says there whether that is finite; if it is
-     * not, the part's bytes may be anything. */
-    ddp_status (*encode)(int32_t device, void* stream, const ddp_codec_batch* batch, ddp_device_failure* failure);
-    /* For all parts, once all ranks' bytes are there: residual = gradient + residual - what this rank's bytes say, and gradient =
-     * scale * the sum of what all ranks' bytes say, in the order of the ranks. Where a rank found a part not finite the
-     * gradient becomes NaN and the residual stays. */
+    /* For all parts: packs gradient + residual into what this rank sends, and says there whether
+     * that is finite; if it is not, the part's bytes may be anything. */
+    ddp_status (*encode)(int32_t device, void* stream, const ddp_codec_batch* batch,
+                         ddp_device_failure* failure);
+    /* For all parts, once all ranks' bytes are there: residual = gradient + residual - what this
+     * rank's bytes say, and gradient = scale * the sum of what all ranks' bytes say, in the order
+     * of the ranks. Where a rank found a part not finite the gradient becomes NaN and the residual
+     * stays. */
     ddp_status (*decode)(int32_t device, void* stream, const ddp_codec_batch* batch, double scale,
                          ddp_device_failure* failure);
-    /* LOW RANK, each for all items of a list at once: no item writes what another one uses. Sums have one order for the
-     * same shapes; that of PROJECT and PROJECT_BACK may be another one than the CPU's. */
+    /* LOW RANK, each for all items of a list at once: no item writes what another one uses. Sums
+     * have one order for the same shapes; that of PROJECT and PROJECT_BACK may be another one than
+     * the CPU's. */
 
     /* dtype: of the gradients; f16, bf16, f32 or f64. */
-    ddp_status (*low_rank)(int32_t device, void* stream, ddp_low_rank_op op, const ddp_low_rank* items, size_t count,
-                           ddp_dtype dtype, ddp_device_failure* failure);
+    ddp_status (*low_rank)(int32_t device, void* stream, ddp_low_rank_op op,
+                           const ddp_low_rank* items, size_t count, ddp_dtype dtype,
+                           ddp_device_failure* failure);
     /* dtype: f32 or f64. */
-    ddp_status (*thin)(int32_t device, void* stream, ddp_thin_op op, const ddp_thin* items, size_t count,
-                       ddp_dtype dtype, const ddp_thin_rules* rules, ddp_device_failure* failure);
+    ddp_status (*thin)(int32_t device, void* stream, ddp_thin_op op, const ddp_thin* items,
+                       size_t count, ddp_dtype dtype, const ddp_thin_rules* rules,
+                       ddp_device_failure* failure);
     /* Nothing is done where *only_if is 0. dtype: of the gradients, as for low_rank. */
-    ddp_status (*leave_out)(int32_t device, void* stream, const ddp_doubt* items, size_t count, ddp_dtype dtype,
-                            const uint32_t* only_if, ddp_device_failure* failure);
+    ddp_status (*leave_out)(int32_t device, void* stream, const ddp_doubt* items, size_t count,
+                            ddp_dtype dtype, const uint32_t* only_if, ddp_device_failure* failure);
 } ddp_device_kernels;
 
 typedef const ddp_device_kernels* ddp_kernels_entry_fn(void);

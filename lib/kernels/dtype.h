@@ -14,7 +14,8 @@ bool is_floating(ddp_dtype dtype);             // real or complex floating point
 bool is_complex(ddp_dtype dtype);
 bool is_real(ddp_dtype dtype);  // real floating point
 
-// The type in which hooks compute and keep their error feedback: f64 for f64, f32 for everything else.
+// The type in which hooks compute and keep their error feedback: f64 for f64, f32 for everything
+// else.
 constexpr ddp_dtype compute_dtype(ddp_dtype gradients) {
     return gradients == DDP_F64 ? DDP_F64 : DDP_F32;
 }

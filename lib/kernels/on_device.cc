@@ -12,18 +12,22 @@ const ddp_device_kernels& kernels_of(ddp_device_kind kind) {
     static std::atomic<const ddp_device_kernels*> known{nullptr};
     const ddp_device_kernels* kernels = known.load(std::memory_order_acquire);
     if (!kernels) {
-        kernels = reinterpret_cast<ddp_kernels_entry_fn*>(device_module_entry(kind, "ddp_kernels_entry"))();
+        kernels = reinterpret_cast<ddp_kernels_entry_fn*>(
+            device_module_entry(kind, "ddp_kernels_entry"))();
         if (kernels->struct_size != sizeof *kernels)
-            fail(DDP_ERROR_UNSUPPORTED, "the module of ", device_name({kind, 0}), " has the kernels of another build");
+            fail(DDP_ERROR_UNSUPPORTED, "the module of ", device_name({kind, 0}),
+                 " has the kernels of another build");
         known.store(kernels, std::memory_order_release);
     }
     return *kernels;
 }
 
 template <class Kernel, class... Arguments>
-void launch(const DeviceStream& stream, const char* what, Kernel ddp_device_kernels::*kernel, Arguments... arguments) {
+void launch(const DeviceStream& stream, const char* what, Kernel ddp_device_kernels::*kernel,
+            Arguments... arguments) {
     const ddp_device& device = stream.device();
-    call_device(device, what, kernels_of(device.kind).*kernel, device.index, stream.handle(), arguments...);
+    call_device(device, what, kernels_of(device.kind).*kernel, device.index, stream.handle(),
+                arguments...);
 }
 
 }  // namespace
@@ -34,16 +38,18 @@ StreamPtr make_stream(const ddp_device& device) {
     return DeviceStream::create(device);
 }
 
-void transfer(const DeviceStream& stream, const std::vector<ddp_segment>& segments, ddp_dtype src_dtype,
-              ddp_dtype dst_dtype, double scale) {
+void transfer(const DeviceStream& stream, const std::vector<ddp_segment>& segments,
+              ddp_dtype src_dtype, ddp_dtype dst_dtype, double scale) {
     if (segments.empty()) return;
-    launch(stream, "moving gradients", &ddp_device_kernels::transfer, segments.data(), segments.size(), src_dtype,
-           dst_dtype, scale);
+    launch(stream, "moving gradients", &ddp_device_kernels::transfer, segments.data(),
+           segments.size(), src_dtype, dst_dtype, scale);
 }
 
-void reduce(const DeviceStream& stream, void* out, const void* const* inputs, std::size_t input_count,
-            std::size_t count, ddp_dtype dtype, ddp_reduce_op op, double scale) {
-    launch(stream, "reducing", &ddp_device_kernels::reduce, out, inputs, input_count, count, dtype, op, scale);
+void reduce(const DeviceStream& stream, void* out, const void* const* inputs,
+            std::size_t input_count, std::size_t count, ddp_dtype dtype, ddp_reduce_op op,
+            double scale) {
+    launch(stream, "reducing", &ddp_device_kernels::reduce, out, inputs, input_count, count, dtype,
+           op, scale);
 }
 
 std::size_t encode_scratch(const DeviceStream& stream, const ddp_codec_batch& batch) {
@@ -58,22 +64,25 @@ void decode(const DeviceStream& stream, const ddp_codec_batch& batch, double sca
     launch(stream, "unpacking gradients", &ddp_device_kernels::decode, &batch, scale);
 }
 
-void low_rank(const DeviceStream& stream, ddp_low_rank_op op, const std::vector<ddp_low_rank>& items, ddp_dtype dtype) {
+void low_rank(const DeviceStream& stream, ddp_low_rank_op op,
+              const std::vector<ddp_low_rank>& items, ddp_dtype dtype) {
     if (!items.empty())
-        launch(stream, "compressing gradients", &ddp_device_kernels::low_rank, op, items.data(), items.size(), dtype);
+        launch(stream, "compressing gradients", &ddp_device_kernels::low_rank, op, items.data(),
+               items.size(), dtype);
 }
 
-void thin(const DeviceStream& stream, ddp_thin_op op, const std::vector<ddp_thin>& items, ddp_dtype dtype,
-          const ddp_thin_rules& rules) {
+void thin(const DeviceStream& stream, ddp_thin_op op, const std::vector<ddp_thin>& items,
+          ddp_dtype dtype, const ddp_thin_rules& rules) {
     if (!items.empty())
-        launch(stream, "working on P and Q", &ddp_device_kernels::thin, op, items.data(), items.size(), dtype, &rules);
+        launch(stream, "working on P and Q", &ddp_device_kernels::thin, op, items.data(),
+               items.size(), dtype, &rules);
 }
 
 void leave_out(const DeviceStream& stream, const std::vector<ddp_doubt>& items, ddp_dtype dtype,
                const std::uint32_t* only_if) {
     if (!items.empty())
-        launch(stream, "looking for gradients that are not finite", &ddp_device_kernels::leave_out, items.data(),
-               items.size(), dtype, only_if);
+        launch(stream, "looking for gradients that are not finite", &ddp_device_kernels::leave_out,
+               items.data(), items.size(), dtype, only_if);
 }
 
 }  // namespace libddp::on_device

@@ -30,12 +30,13 @@ std::vector<std::string> candidates(const GetEnv& get) {
     std::vector<std::string> folders;
     const std::string runtime = get("XDG_RUNTIME_DIR").value_or("");
     if (runtime.starts_with('/')) folders.push_back(runtime + "/libddp");
-    for (const char* shared : {"/tmp", "/dev/shm"}) folders.push_back(str(shared, "/libddp-", geteuid()));
+    for (const char* shared : {"/tmp", "/dev/shm"})
+        folders.push_back(str(shared, "/libddp-", geteuid()));
     return folders;
 }
 
-// Makes the folder if it is not there. Why it is not this user's alone; "" if it is. Others can write to the folder above, so
-// what stands there may be theirs, or a link of theirs.
+// Makes the folder if it is not there. Why it is not this user's alone; "" if it is. Others can
+// write to the folder above, so what stands there may be theirs, or a link of theirs.
 std::string folder_fault(const std::string& path) {
     constexpr mode_t kOfItsUser = 0700;
     if (mkdir(path.c_str(), kOfItsUser) != 0 && errno != EEXIST) return why_of(errno);
@@ -64,14 +65,18 @@ std::string user_secret(const GetEnv& get) {
         std::string fault = folder_fault(folder);
         const std::string path = folder + "/secret";
         if (fault.empty() && access(path.c_str(), F_OK) != 0)
-            if (const int error = make_secret(path); error != 0) fault = str("cannot hold a file: ", why_of(error));
+            if (const int error = make_secret(path); error != 0)
+                fault = str("cannot hold a file: ", why_of(error));
         if (fault.empty()) return read_secret_file(path, kSource);
         faults += str(faults.empty() ? "" : "; ", folder, " ", fault);
     }
-    fail(DDP_ERROR_PERMISSION_DENIED,
-         "no folder can keep a secret of this user, by which ranks on one machine know each other: ", faults,
-         ". Set XDG_RUNTIME_DIR to a folder of this user with mode 0700, or DDP_SECRET_FILE or DDP_SECRET for every "
-         "rank. DDP_INSECURE=1 does without a secret. See docs/ddprun.md, \"The job secret\"");
+    fail(
+        DDP_ERROR_PERMISSION_DENIED,
+        "no folder can keep a secret of this user, by which ranks on one machine know each other: ",
+        faults,
+        ". Set XDG_RUNTIME_DIR to a folder of this user with mode 0700, or DDP_SECRET_FILE or "
+        "DDP_SECRET for every "
+        "rank. DDP_INSECURE=1 does without a secret. See docs/ddprun.md, \"The job secret\"");
 }
 
 }  // namespace libddp

@@ -14,8 +14,10 @@ namespace {
 // Values travel together, at most this much at a time. A multiple of the size of every element.
 constexpr std::size_t kMessageBytes = std::size_t{25} << 20;
 
-// In the state of an averager. Every rank has the same, and so the file has no rank or world of its own.
-const HookStateOwner kOwner{"averager", 0, 1, {"libddp-averager-state", "an averager", "ddp_averager_state_save"}};
+// In the state of an averager. Every rank has the same, and so the file has no rank or world of its
+// own.
+const HookStateOwner kOwner{
+    "averager", 0, 1, {"libddp-averager-state", "an averager", "ddp_averager_state_save"}};
 constexpr const char* kSteps = "steps";
 constexpr const char* kKind = "kind";
 
@@ -41,8 +43,8 @@ public:
         if (used_ == 0) return;
         std::byte* together = memory_.require(used_, stream_);
         gather_pieces(together, pieces_, stream_);
-        group_.run({DDP_COLLECTIVE_ALLREDUCE, nullptr, together, used_ / dtype_size(dtype_), dtype_, DDP_AVG, 0,
-                    device_of_stream(stream_)},
+        group_.run({DDP_COLLECTIVE_ALLREDUCE, nullptr, together, used_ / dtype_size(dtype_), dtype_,
+                    DDP_AVG, 0, device_of_stream(stream_)},
                    tag_);
         scatter_pieces(together, pieces_, stream_);
         pieces_.clear();
@@ -59,19 +61,21 @@ private:
     std::size_t used_ = 0;
 };
 
-// An error of a group of neighbouring ranks, which counts them from 0, with the ranks of the larger group.
+// An error of a group of neighbouring ranks, which counts them from 0, with the ranks of the larger
+// group.
 ErrorInfo in_numbers_of_all(ErrorInfo error, const Group& part, std::int32_t own_rank) {
     const std::int32_t first = own_rank - part.rank();
     if (first == 0) return error;
     if (error.rank >= 0) error.rank += first;
-    error.message =
-        str("among ranks ", first, " to ", first + part.world() - 1, ", here counted from 0: ", error.message);
+    error.message = str("among ranks ", first, " to ", first + part.world() - 1,
+                        ", here counted from 0: ", error.message);
     return error;
 }
 
 }  // namespace
 
-void average_parameters(const Context& context, Group& group, std::int64_t step, std::uint64_t outer) {
+void average_parameters(const Context& context, Group& group, std::int64_t step,
+                        std::uint64_t outer) {
     group.check();
     if (group.world() == 1) return;
     const ContextStreams& streams = context.model().streams;
@@ -81,7 +85,8 @@ void average_parameters(const Context& context, Group& group, std::int64_t step,
         if (!p.data || p.bytes == 0 || p.ignored || !is_floating(p.dtype)) continue;
         auto& devices = by_dtype[p.dtype];
         const StreamPtr stream = streams.stream(p.device);
-        auto found = std::find_if(devices.begin(), devices.end(), [&](const auto& d) { return d.first == stream; });
+        auto found = std::find_if(devices.begin(), devices.end(),
+                                  [&](const auto& d) { return d.first == stream; });
         if (found == devices.end()) found = devices.insert(devices.end(), {stream, {}});
         found->second.push_back({static_cast<std::byte*>(p.data), p.bytes});
     }
@@ -116,13 +121,13 @@ void Averager::require_same_group() const {
                   "the context has another group since the averager was made; make a new averager");
 }
 
-// If several periods end at once, the longest counts. PyTorch counts a single period from the end of the warm-up, and
-// several from the first step of all.
+// If several periods end at once, the longest counts. PyTorch counts a single period from the end
+// of the warm-up, and several from the first step of all.
 const Averager::Level* Averager::due() const {
     if (steps_ < warmup_steps_) return nullptr;
     const std::int64_t counted = levels_.size() == 1 ? steps_ - warmup_steps_ : steps_;
-    const auto level =
-        std::find_if(levels_.rbegin(), levels_.rend(), [counted](const Level& l) { return counted % l.period == 0; });
+    const auto level = std::find_if(levels_.rbegin(), levels_.rend(),
+                                    [counted](const Level& l) { return counted % l.period == 0; });
     return level == levels_.rend() ? nullptr : &*level;
 }
 
@@ -138,13 +143,14 @@ void Averager::go_back() {
 }
 
 std::string Averager::rhythm() const {
-    return str("every ", levels_.front().period, " steps after ", warmup_steps_, ", outer optimizer of kind ",
-               outer_ ? outer_->kind() : DDP_OUTER_NONE);
+    return str("every ", levels_.front().period, " steps after ", warmup_steps_,
+               ", outer optimizer of kind ", outer_ ? outer_->kind() : DDP_OUTER_NONE);
 }
 
 void Averager::require_context() const {
     if (life_.expired())
-        fail_call(DDP_ERROR_INVALID_STATE, "the context of this averager was freed; an averager uses its context");
+        fail_call(DDP_ERROR_INVALID_STATE,
+                  "the context of this averager was freed; an averager uses its context");
 }
 
 void Averager::require_context_between_steps() const {
@@ -185,13 +191,14 @@ std::vector<std::byte> Averager::state() const {
 
 void Averager::load_state(const std::byte* data, std::size_t size) {
     require_context_between_steps();
-    const HookState state = read_hook_state(data, size, kOwner, context_.model().table, /*shared_only=*/true);
+    const HookState state =
+        read_hook_state(data, size, kOwner, context_.model().table, /*shared_only=*/true);
     const auto steps = state.numbers.find(kSteps), kind = state.numbers.find(kKind);
     if (steps == state.numbers.end() || kind == state.numbers.end() || steps->second < 0)
         fail_call(DDP_ERROR_INVALID_ARGUMENT, "the state is damaged (numbers); nothing was loaded");
     if (const ddp_outer_kind here = outer_ ? outer_->kind() : DDP_OUTER_NONE; kind->second != here)
-        fail_call(DDP_ERROR_INVALID_ARGUMENT, "the state is of an outer optimizer of kind ", kind->second,
-                  "; here the kind is ", here, " (DDP_OUTER_*)");
+        fail_call(DDP_ERROR_INVALID_ARGUMENT, "the state is of an outer optimizer of kind ",
+                  kind->second, "; here the kind is ", here, " (DDP_OUTER_*)");
     if (outer_) outer_->load(state);
     steps_ = steps->second;
 }
@@ -201,7 +208,8 @@ std::int32_t Averager::average(const Level& level, std::uint64_t outer) {
     const auto& all = context_.group();
     if (level.ranks == 1 && levels_.size() > 1) return 1;
     const auto average_over = [&](Group& group) {
-        in_call("ddp_average_parameters", [&] { average_parameters(context_, group, steps_, outer); });
+        in_call("ddp_average_parameters",
+                [&] { average_parameters(context_, group, steps_, outer); });
     };
     if (!level.group) {
         average_over(*all);
@@ -211,7 +219,8 @@ std::int32_t Averager::average(const Level& level, std::uint64_t outer) {
         average_over(*level.group);
     } catch (const Error& error) {
         if (!level.group->broken()) throw;
-        throw Error(all->break_everywhere(in_numbers_of_all(error.info(), *level.group, all->rank())));
+        throw Error(
+            all->break_everywhere(in_numbers_of_all(error.info(), *level.group, all->rank())));
     }
     return level.ranks;
 }

@@ -15,9 +15,10 @@
 
 namespace libddp {
 
-// The mean over the ranks of `group` of all values of the context that have one, in place. step and outer, a hash, are
-// compared between ranks; -1 and 0: none. Collective.
-void average_parameters(const Context& context, Group& group, std::int64_t step, std::uint64_t outer = 0);
+// The mean over the ranks of `group` of all values of the context that have one, in place. step and
+// outer, a hash, are compared between ranks; -1 and 0: none. Collective.
+void average_parameters(const Context& context, Group& group, std::int64_t step,
+                        std::uint64_t outer = 0);
 
 class Averager {
 public:
@@ -28,8 +29,8 @@ public:
         std::shared_ptr<Group> group;  // null: the context's own, or nobody but this rank
     };
 
-    // levels: from the shortest period to the longest, whose ranks are all of the context's group. Collective where smaller
-    // groups have to be made.
+    // levels: from the shortest period to the longest, whose ranks are all of the context's group.
+    // Collective where smaller groups have to be made.
     Averager(Context& context, std::vector<Level> levels, std::int64_t warmup_steps);
 
     // Returns over how many ranks it averaged; 0: it was not the time.
@@ -38,10 +39,11 @@ public:
     std::int64_t steps() const { return steps_; }
     void set_steps(std::int64_t steps) { steps_ = steps; }
 
-    // With one period: how many steps were counted when all ranks last had the same values. During the warm-up that is
-    // after each step, and later after each average.
+    // With one period: how many steps were counted when all ranks last had the same values. During
+    // the warm-up that is after each step, and later after each average.
     std::int64_t shared_steps() const;
-    // Back to that moment, also in the middle of a step: the values are the outer parameters, if there are any yet.
+    // Back to that moment, also in the middle of a step: the values are the outer parameters, if
+    // there are any yet.
     void go_back();
     const Context& context() const { return context_; }
     // When it averages, and with which outer optimizer. Ranks that average together have the same.

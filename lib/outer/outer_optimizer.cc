@@ -33,7 +33,8 @@ OuterOptimizer::OuterOptimizer(const ParamTable& table, const ddp_outer_options&
         if (p.ignored || !is_floating(p.dtype) || p.bytes == 0) continue;
         if (!p.data)
             fail_call(DDP_ERROR_INVALID_STATE, "parameter '", p.name,
-                      "' has no data, which an outer optimizer needs; register it with data or DDP_PARAM_IGNORED");
+                      "' has no data, which an outer optimizer needs; register it with data or "
+                      "DDP_PARAM_IGNORED");
         const ddp_dtype part = dtype_of_parts(p.dtype), dtype = compute_dtype(part);
         const std::size_t count = p.bytes / dtype_size(part);
         values_.push_back({i, dtype, count, std::vector<std::byte>(count * dtype_size(dtype)), {}});
@@ -84,8 +85,8 @@ void OuterOptimizer::step(const ContextStreams& streams, std::int64_t timeout_ms
 void OuterOptimizer::update(Values& v, std::byte* average) const {
     const ddp_dtype stored = dtype_of_parts(table_[v.param].dtype);
     const std::size_t size = dtype_size(v.dtype);
-    const cpu::OuterStep step{options_.kind == DDP_OUTER_NESTEROV, options_.learning_rate, options_.momentum,
-                              inner_rate()};
+    const cpu::OuterStep step{options_.kind == DDP_OUTER_NESTEROV, options_.learning_rate,
+                              options_.momentum, inner_rate()};
     float converted[kBlock];
     for (std::size_t begin = 0; begin < v.count; begin += kBlock) {
         const std::size_t n = std::min(kBlock, v.count - begin);
@@ -97,7 +98,9 @@ void OuterOptimizer::update(Values& v, std::byte* average) const {
             std::memcpy(outer, here, n * size);
             continue;
         }
-        cpu::outer_step(here, outer, v.momentum.empty() ? nullptr : v.momentum.data() + begin * size, n, v.dtype, step);
+        cpu::outer_step(here, outer,
+                        v.momentum.empty() ? nullptr : v.momentum.data() + begin * size, n, v.dtype,
+                        step);
         if (here != there) cpu::convert(there, stored, here, v.dtype, n);
     }
 }
@@ -122,8 +125,13 @@ void OuterOptimizer::save(HookState& state) const {
     if (!started_) return;
     const auto add = [&](const Values& v, const char* key, const std::vector<std::byte>& numbers) {
         if (!numbers.empty())
-            state.arrays.push_back(
-                {v.param, key, v.dtype, {static_cast<std::int64_t>(v.count)}, true, numbers.data(), numbers.size()});
+            state.arrays.push_back({v.param,
+                                    key,
+                                    v.dtype,
+                                    {static_cast<std::int64_t>(v.count)},
+                                    true,
+                                    numbers.data(),
+                                    numbers.size()});
     };
     for (const Values& v : values_) {
         add(v, kOuter, v.outer);
@@ -133,11 +141,13 @@ void OuterOptimizer::save(HookState& state) const {
 
 void OuterOptimizer::load(const HookState& state) {
     const auto find = [&](const Values& v, const char* key) {
-        const auto found = std::find_if(state.arrays.begin(), state.arrays.end(),
-                                        [&](const auto& a) { return a.param == v.param && a.key == key; });
+        const auto found =
+            std::find_if(state.arrays.begin(), state.arrays.end(),
+                         [&](const auto& a) { return a.param == v.param && a.key == key; });
         if (found == state.arrays.end()) return static_cast<const HookState::Array*>(nullptr);
         if (found->dtype != v.dtype || found->bytes != v.outer.size())
-            fail_call(DDP_ERROR_INVALID_ARGUMENT, "the state is damaged (the size of an array); nothing was loaded");
+            fail_call(DDP_ERROR_INVALID_ARGUMENT,
+                      "the state is damaged (the size of an array); nothing was loaded");
         return &*found;
     };
     const auto number = state.numbers.find(kStarted);
@@ -147,13 +157,15 @@ void OuterOptimizer::load(const HookState& state) {
         outer.push_back(started ? find(v, kOuter) : nullptr);
         momentum.push_back(started ? find(v, kMomentum) : nullptr);
         if (started && !outer.back())
-            fail_call(DDP_ERROR_INVALID_ARGUMENT, "the state has no outer parameter '", table_[v.param].name, "'");
+            fail_call(DDP_ERROR_INVALID_ARGUMENT, "the state has no outer parameter '",
+                      table_[v.param].name, "'");
     }
     for (std::size_t i = 0; i < values_.size(); ++i) {
         Values& v = values_[i];
         if (outer[i]) std::memcpy(v.outer.data(), outer[i]->data, outer[i]->bytes);
         std::fill(v.momentum.begin(), v.momentum.end(), std::byte{0});
-        if (momentum[i] && !v.momentum.empty()) std::memcpy(v.momentum.data(), momentum[i]->data, momentum[i]->bytes);
+        if (momentum[i] && !v.momentum.empty())
+            std::memcpy(v.momentum.data(), momentum[i]->data, momentum[i]->bytes);
     }
     started_ = started;
 }

@@ -24,7 +24,8 @@ public:
     // The facts that have to be the same on every rank.
     std::uint64_t hash() const;
 
-    // The parameters hold the average over all ranks. The first time they become the outer parameters.
+    // The parameters hold the average over all ranks. The first time they become the outer
+    // parameters.
     void step(const ContextStreams& streams, std::int64_t timeout_ms);
 
     // The parameters are the outer parameters again. Without effect until there are any.
@@ -43,7 +44,9 @@ private:
         std::vector<std::byte> outer, momentum;  // momentum: empty if there is none
     };
 
-    double inner_rate() const { return options_.kind == DDP_OUTER_SLOWMO ? options_.inner_learning_rate : 1; }
+    double inner_rate() const {
+        return options_.kind == DDP_OUTER_SLOWMO ? options_.inner_learning_rate : 1;
+    }
     void make_momentum();
     void update(Values& values, std::byte* average) const;
 

@@ -1,5 +1,6 @@
-// The file of a record: blocks of whole pages, one after another. The first holds the head and the ring of events. Each other block
-// holds one fact, which is added when a group or a context is made and stays. All numbers are in the byte order of the host.
+// The file of a record: blocks of whole pages, one after another. The first holds the head and the
+// ring of events. Each other block holds one fact, which is added when a group or a context is made
+// and stays. All numbers are in the byte order of the host.
 #pragma once
 
 #include <chrono>
@@ -16,7 +17,8 @@ inline constexpr std::chrono::milliseconds kHeartbeat{250};
 // One of several heartbeats comes in time, even where the machine has much to do.
 inline constexpr std::int64_t kStandstillNs = 4 * std::chrono::nanoseconds(kHeartbeat).count();
 
-// Times are in nanoseconds of CLOCK_MONOTONIC. A field that a kind does not mention is 0, or -1 for bucket, step and param.
+// Times are in nanoseconds of CLOCK_MONOTONIC. A field that a kind does not mention is 0, or -1 for
+// bucket, step and param.
 enum class EventKind : std::uint16_t {
     kNone,
     // Events of a group.
@@ -68,24 +70,31 @@ struct Head {
     std::uint64_t written;  // how many events have been begun: atomic
     std::int32_t pid;
     std::int32_t launch_rank;  // DDP_RANK, which a launcher has set; -1: none
-    std::uint64_t started;     // when the process began, as the kernel counts: a pid may be used again
+    // when the process began, as the kernel counts: a pid may be used again
+    std::uint64_t started;
     std::int64_t opened_monotonic_ns, opened_realtime_ns;
-    std::int64_t alive_ns;        // a thread of libddp writes the time each kHeartbeat; 0: there is none yet
-    std::int64_t samples, steps;  // of a step, and of the whole run, as the program says; 0: unknown
-    char host_id[192];            // util/host.h
+    // a thread of libddp writes the time each kHeartbeat; 0: there is none yet
+    std::int64_t alive_ns;
+    // of a step, and of the whole run, as the program says; 0: unknown
+    std::int64_t samples, steps;
+    char host_id[192];  // util/host.h
     char host[64];
 };
 static_assert(sizeof(Head) <= kPage);
 
 enum class FactKind : std::uint32_t {
-    kGroup = 1,     // GroupFact; then its name, its key, and the backend's name, each ended by a 0
-    kContext,       // ContextFact; then an AnnouncedStep for each parameter; then their names, each ended by a 0
-    kPlan,          // of a context: for each bucket the number of its parameters and their ids, as int32
-    kVerdict,       // of a group: VerdictFact and the message
-    kMark,          // owner: its number; the name
-    kPeers,         // of a group: a PeerFact for each connection with another rank
-    kFailure,       // FailureFact and a message, in a block that later ones overwrite
-    kContextAgain,  // as kContext, but instead of the names the owner of an earlier context that has the same, as int32
+    kGroup = 1,  // GroupFact; then its name, its key, and the backend's name, each ended by a 0
+    // ContextFact; then an AnnouncedStep for each parameter; then their names, each ended by a 0
+    kContext,
+    // of a context: for each bucket the number of its parameters and their ids, as int32
+    kPlan,
+    kVerdict,  // of a group: VerdictFact and the message
+    kMark,     // owner: its number; the name
+    kPeers,    // of a group: a PeerFact for each connection with another rank
+    kFailure,  // FailureFact and a message, in a block that later ones overwrite
+    // as kContext, but instead of the names the owner of an earlier context that has the same, as
+    // int32
+    kContextAgain,
 };
 
 struct FactHead {
@@ -96,8 +105,8 @@ struct FactHead {
     std::uint32_t owner;
 };
 
-// The counts of a rank in a group since it joined. They only grow: events are lost when the ring has gone round. All
-// are atomic.
+// The counts of a rank in a group since it joined. They only grow: events are lost when the ring
+// has gone round. All are atomic.
 struct Totals {
     std::int64_t joined_ns;             // when it joined; 0: it has not
     std::int64_t left_ns;               // when it freed the group; 0: it has not
@@ -124,12 +133,14 @@ struct FailureFact {
 };
 inline constexpr std::size_t kFailureBytes = 2048;  // with the message, which ends with a 0
 
-// A connection as the kernel that sends counts it. The backend writes it again and again, each number atomically.
+// A connection as the kernel that sends counts it. The backend writes it again and again, each
+// number atomically.
 struct PeerFact {
-    std::int32_t rank;            // the other one, as the group numbers it
-    std::uint32_t resent;         // packets
-    std::uint64_t arrived;        // bytes that the other host has acknowledged
-    std::uint64_t waiting;        // bytes that this rank has sent and the other host has not acknowledged
+    std::int32_t rank;      // the other one, as the group numbers it
+    std::uint32_t resent;   // packets
+    std::uint64_t arrived;  // bytes that the other host has acknowledged
+    // bytes that this rank has sent and the other host has not acknowledged
+    std::uint64_t waiting;
     std::int64_t stuck_since_ns;  // since when none of those has arrived; 0: none waits
     std::int64_t busy_ns;         // for how long there were such bytes
     std::int64_t unread_ns;       // the part of that in which the other rank did not read

@@ -5,8 +5,8 @@
 
 namespace libddp {
 
-// The purpose of an operation of libddp's own that belongs to no bucket. Ranks compare it, and records keep it: a new
-// one comes at the end.
+// The purpose of an operation of libddp's own that belongs to no bucket. Ranks compare it, and
+// records keep it: a new one comes at the end.
 enum class Purpose : std::int32_t {
     kProgram,  // the program's own, or a bucket's
     kSplit,

@@ -39,7 +39,8 @@ VerdictFact fact_of(const ErrorInfo& error) {
     return {error.code, error.rank, error.param, error.bucket, error.step};
 }
 
-// Calls the function. If it throws, a warning names what is not recorded, and the result is an empty one.
+// Calls the function. If it throws, a warning names what is not recorded, and the result is an
+// empty one.
 template <class Function>
 auto try_to_record(std::string_view what, Function function) {
     try {
@@ -60,7 +61,8 @@ void add_text(std::string& bytes, std::string_view text) {
 
 }  // namespace
 
-// The file, of which each block is mapped where it is written. It is never unmapped: threads may write until the end.
+// The file, of which each block is mapped where it is written. It is never unmapped: threads may
+// write until the end.
 class Record {
 public:
     // Null: none is wanted, or it could not be made.
@@ -74,7 +76,8 @@ public:
     char* add(FactKind kind, std::uint32_t owner, std::string_view fact);
     // names: of the parameters, each ended by a 0.
     char* add_context(std::uint32_t owner, const ContextFact& head, std::string_view names);
-    // There are so many facts that no more groups and contexts are recorded, nor what belongs to them. Says so once.
+    // There are so many facts that no more groups and contexts are recorded, nor what belongs to
+    // them. Says so once.
     bool is_full();
     // Throws when there are too many: their number has 16 bits.
     std::uint16_t new_owner();
@@ -88,7 +91,8 @@ public:
 
 private:
     char* append(std::size_t bytes) DDP_REQUIRES(mutex_);
-    char* add_locked(FactKind kind, std::uint32_t owner, std::string_view fact) DDP_REQUIRES(mutex_);
+    char* add_locked(FactKind kind, std::uint32_t owner, std::string_view fact)
+        DDP_REQUIRES(mutex_);
 
     const std::string path_;
     Descriptor file_;
@@ -113,7 +117,8 @@ struct Process {
     std::once_flag opened;
     Record* record = nullptr;
 };
-// A child after fork() writes a record of its own: it must not take the place of its parent's events.
+// A child after fork() writes a record of its own: it must not take the place of its parent's
+// events.
 std::atomic<Process*> process{new Process};
 bool watches_forks = false;
 
@@ -135,8 +140,8 @@ std::uint64_t wanted_events() {
     const char* end = text + std::strlen(text);
     const auto read = std::from_chars(text, end, count);
     if (read.ec != std::errc() || read.ptr != end || count < kFewestEvents || count > kMostEvents)
-        fail(DDP_ERROR_INVALID_ARGUMENT, "DDP_RECORD_EVENTS is '", text, "'; it must be a number from ", kFewestEvents,
-             " to ", kMostEvents);
+        fail(DDP_ERROR_INVALID_ARGUMENT, "DDP_RECORD_EVENTS is '", text,
+             "'; it must be a number from ", kFewestEvents, " to ", kMostEvents);
     return (count + kFewestEvents - 1) / kFewestEvents * kFewestEvents;  // whole pages
 }
 
@@ -151,7 +156,8 @@ void open_record(Process& of) noexcept {
         if (!folder || !*folder) return;
         // First: a fork in the middle must not leave the child with a call that never ends.
         if (!std::exchange(watches_forks, true))
-            pthread_atfork(nullptr, nullptr, [] { process.store(new Process, std::memory_order_release); });
+            pthread_atfork(nullptr, nullptr,
+                           [] { process.store(new Process, std::memory_order_release); });
         of.record = new Record(folder);
     } catch (...) {
         log(LogLevel::kWarn, "nothing is recorded (DDP_RECORD): ", caught().message);
@@ -179,27 +185,31 @@ Record::Record(const std::string& folder)
     head_->launch_rank = launch_rank();
     if (const auto state = process_state(getpid())) head_->started = state->started;
     head_->opened_monotonic_ns = now_ns();
-    head_->opened_realtime_ns = std::chrono::nanoseconds(std::chrono::system_clock::now().time_since_epoch()).count();
+    head_->opened_realtime_ns =
+        std::chrono::nanoseconds(std::chrono::system_clock::now().time_since_epoch()).count();
     copy_text(head_->host_id, sizeof head_->host_id, host_id());
     copy_text(head_->host, sizeof head_->host, host_name());
     std::memcpy(head_->magic, kMagic, sizeof kMagic);
 }
 
-// The file has the pages before they are mapped: a full disk is an error here, and not a signal when they are written.
+// The file has the pages before they are mapped: a full disk is an error here, and not a signal
+// when they are written.
 char* Record::append(std::size_t bytes) {
     const WriteSignalsHeld held;
-    if (const int error = posix_fallocate(file_.get(), static_cast<off_t>(size_), static_cast<off_t>(bytes));
+    if (const int error =
+            posix_fallocate(file_.get(), static_cast<off_t>(size_), static_cast<off_t>(bytes));
         error != 0)
         fail(DDP_ERROR_IO, "cannot extend ", path_, ": ", std::strerror(error));
-    void* memory =
-        mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, file_.get(), static_cast<off_t>(size_));
+    void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE,
+                        file_.get(), static_cast<off_t>(size_));
     if (memory == MAP_FAILED) fail(DDP_ERROR_IO, "cannot map ", path_, ": ", std::strerror(errno));
     size_ += bytes;
     return static_cast<char*>(memory);
 }
 
 std::int64_t Record::write(std::uint16_t owner, const Entry& entry) noexcept {
-    const std::uint64_t index = std::atomic_ref(head_->written).fetch_add(1, std::memory_order_relaxed);
+    const std::uint64_t index =
+        std::atomic_ref(head_->written).fetch_add(1, std::memory_order_relaxed);
     Event& event = events_[index % capacity_];
     const std::atomic_ref number(event.number);
     number.store(0, std::memory_order_relaxed);
@@ -221,7 +231,8 @@ std::int64_t Record::write(std::uint16_t owner, const Entry& entry) noexcept {
 
 std::uint16_t Record::new_owner() {
     const std::uint32_t owner = owners_.fetch_add(1, std::memory_order_relaxed);
-    if (owner > kMostOwners) fail(DDP_ERROR_LIMIT, "a record holds ", kMostOwners, " groups and contexts");
+    if (owner > kMostOwners)
+        fail(DDP_ERROR_LIMIT, "a record holds ", kMostOwners, " groups and contexts");
     return static_cast<std::uint16_t>(owner);
 }
 
@@ -241,7 +252,8 @@ char* Record::add_locked(FactKind kind, std::uint32_t owner, std::string_view fa
     std::uint64_t magic = 0;
     static_assert(sizeof magic == sizeof kMagic);
     std::memcpy(&magic, kMagic, sizeof magic);
-    std::atomic_ref(*reinterpret_cast<std::uint64_t*>(memory)).store(magic, std::memory_order_release);
+    std::atomic_ref(*reinterpret_cast<std::uint64_t*>(memory))
+        .store(magic, std::memory_order_release);
     return memory + sizeof head;
 }
 
@@ -251,7 +263,8 @@ char* Record::add_context(std::uint32_t owner, const ContextFact& head, std::str
     const std::size_t before_names = fact.size();
     const Lock lock(mutex_);
     // In an elastic job the context moves to a new group with each roster.
-    const auto same = std::find_if(names_.begin(), names_.end(), [&](const auto& one) { return one.second == names; });
+    const auto same = std::find_if(names_.begin(), names_.end(),
+                                   [&](const auto& one) { return one.second == names; });
     if (same != names_.end())
         return add_locked(FactKind::kContextAgain, owner,
                           fact.append(bytes_of(static_cast<std::int32_t>(same->first))));
@@ -283,7 +296,8 @@ void Record::note_failure(const ErrorInfo& error) {
     const std::atomic_ref time(reinterpret_cast<FailureFact*>(failure_)->time_ns);
     time.store(0, std::memory_order_relaxed);
     std::atomic_thread_fence(std::memory_order_release);
-    std::memcpy(failure_ + sizeof fact.time_ns, reinterpret_cast<const char*>(&fact) + sizeof fact.time_ns,
+    std::memcpy(failure_ + sizeof fact.time_ns,
+                reinterpret_cast<const char*>(&fact) + sizeof fact.time_ns,
                 sizeof fact - sizeof fact.time_ns);
     char* const text = failure_ + sizeof fact;
     std::memset(text, 0, kFailureBytes - sizeof fact);
@@ -302,8 +316,8 @@ std::uint32_t Record::mark(std::string_view name) {
     return id;
 }
 
-Recorder Recorder::of_group(std::int32_t rank, std::int32_t world, std::string_view name, std::string_view key,
-                            std::string_view backend) {
+Recorder Recorder::of_group(std::int32_t rank, std::int32_t world, std::string_view name,
+                            std::string_view key, std::string_view backend) {
     Record* record = Record::of_process();
     if (!record || record->is_full()) return {};
     return try_to_record(str("group '", name, "' is"), [&] {
@@ -311,18 +325,21 @@ Recorder Recorder::of_group(std::int32_t rank, std::int32_t world, std::string_v
         for (const std::string_view text : {name, key, backend}) add_text(fact, text);
         const std::uint16_t owner = record->new_owner();
         char* const place = record->add(FactKind::kGroup, owner, fact);
-        return Recorder(record, reinterpret_cast<Totals*>(place + offsetof(GroupFact, totals)), owner);
+        return Recorder(record, reinterpret_cast<Totals*>(place + offsetof(GroupFact, totals)),
+                        owner);
     });
 }
 
-Recorder Recorder::of_context(const std::vector<std::string>& params, AnnouncedStep*& announced) const {
+Recorder Recorder::of_context(const std::vector<std::string>& params,
+                              AnnouncedStep*& announced) const {
     announced = nullptr;
     if (!record_ || record_->is_full()) return {};
     return try_to_record("a context is", [&] {
         std::string names;
         for (const std::string& name : params) add_text(names, name);
         const std::uint16_t owner = record_->new_owner();
-        char* const place = record_->add_context(owner, {owner_, static_cast<std::int32_t>(params.size())}, names);
+        char* const place =
+            record_->add_context(owner, {owner_, static_cast<std::int32_t>(params.size())}, names);
         announced = reinterpret_cast<AnnouncedStep*>(place + sizeof(ContextFact));
         return Recorder(record_, totals_, owner);
     });
@@ -356,9 +373,13 @@ void Recorder::plan(const std::vector<std::vector<std::int32_t>>& buckets) const
 void Recorder::broken(const ErrorInfo& verdict) const {
     if (!record_) return;
     try_to_record("a verdict is", [&] {
-        record_->add(FactKind::kVerdict, owner_, std::string(bytes_of(fact_of(verdict))) + verdict.message);
+        record_->add(FactKind::kVerdict, owner_,
+                     std::string(bytes_of(fact_of(verdict))) + verdict.message);
     });
-    write({.kind = EventKind::kBroken, .step = verdict.step, .bucket = verdict.bucket, .detail = verdict.code});
+    write({.kind = EventKind::kBroken,
+           .step = verdict.step,
+           .bucket = verdict.bucket,
+           .detail = verdict.code});
 }
 
 void Recorder::joined() const noexcept {
@@ -388,8 +409,9 @@ PeerFact* Recorder::peers(const std::vector<std::int32_t>& ranks) const {
         peer.rank = rank;
         fact.append(bytes_of(peer));
     }
-    return try_to_record("connections are",
-                         [&] { return reinterpret_cast<PeerFact*>(record_->add(FactKind::kPeers, owner_, fact)); });
+    return try_to_record("connections are", [&] {
+        return reinterpret_cast<PeerFact*>(record_->add(FactKind::kPeers, owner_, fact));
+    });
 }
 
 Connecting::Connecting(const Recorder& of_group)
@@ -419,15 +441,18 @@ void mark_begin(std::string_view name) {
         id = record->mark(name);
     } catch (...) {
         static std::once_flag said;
-        std::call_once(
-            said, [&] { log(LogLevel::kWarn, "mark '", name, "' has no name in the record: ", caught().message); });
+        std::call_once(said, [&] {
+            log(LogLevel::kWarn, "mark '", name, "' has no name in the record: ", caught().message);
+        });
     }
     record->write(0, {.kind = EventKind::kMarkBegin, .sequence = id, .param = gettid()});
 }
 
 void note_failure(const ErrorInfo& error) noexcept {
-    // A program may look again and again whether something has come, end a wait itself, and skip steps.
-    if (error.code == DDP_ERROR_TIMEOUT || error.code == DDP_ERROR_INTERRUPTED || error.code == DDP_ERROR_NONFINITE)
+    // A program may look again and again whether something has come, end a wait itself, and skip
+    // steps.
+    if (error.code == DDP_ERROR_TIMEOUT || error.code == DDP_ERROR_INTERRUPTED ||
+        error.code == DDP_ERROR_NONFINITE)
         return;
     Record* record = Record::of_process();
     if (!record) return;
@@ -439,7 +464,8 @@ void set_workload(std::int64_t samples, std::int64_t steps) {
 }
 
 void mark_end() {
-    if (Record* record = Record::of_process()) record->write(0, {.kind = EventKind::kMarkEnd, .param = gettid()});
+    if (Record* record = Record::of_process())
+        record->write(0, {.kind = EventKind::kMarkEnd, .param = gettid()});
 }
 
 }  // namespace libddp::record

@@ -1,8 +1,9 @@
-// Writes the record of this process: what its groups and contexts did last, in a file that outlives the process. Tools read it
-// (tools/why/reader.h). Writing an event takes no lock, allocates nothing and calls no system function.
+// Writes the record of this process: what its groups and contexts did last, in a file that outlives
+// the process. Tools read it (tools/why/reader.h). Writing an event takes no lock, allocates
+// nothing and calls no system function.
 //
-// DDP_RECORD names the folder for the file. Without it nothing is recorded. Where the file cannot be made a warning says so, and
-// the program goes on.
+// DDP_RECORD names the folder for the file. Without it nothing is recorded. Where the file cannot
+// be made a warning says so, and the program goes on.
 #pragma once
 
 #include <chrono>
@@ -38,14 +39,16 @@ inline std::int64_t now_ns() {
     return to_ns(std::chrono::steady_clock::now());
 }
 
-// Writes events of a group or a context. A default one writes nothing. A copy writes for the same group or context.
+// Writes events of a group or a context. A default one writes nothing. A copy writes for the same
+// group or context.
 class Recorder {
 public:
     Recorder() = default;
 
-    static Recorder of_group(std::int32_t rank, std::int32_t world, std::string_view name, std::string_view key,
-                             std::string_view backend);
-    // The context uses the group of this recorder. announced: a place for each parameter; null if nothing is recorded.
+    static Recorder of_group(std::int32_t rank, std::int32_t world, std::string_view name,
+                             std::string_view key, std::string_view backend);
+    // The context uses the group of this recorder. announced: a place for each parameter; null if
+    // nothing is recorded.
     Recorder of_context(const std::vector<std::string>& params, AnnouncedStep*& announced) const;
 
     explicit operator bool() const { return record_ != nullptr; }
@@ -62,19 +65,21 @@ public:
     PeerFact* peers(const std::vector<std::int32_t>& ranks) const;
 
 private:
-    Recorder(Record* record, Totals* totals, std::uint16_t owner) : record_(record), totals_(totals), owner_(owner) {}
+    Recorder(Record* record, Totals* totals, std::uint16_t owner)
+        : record_(record), totals_(totals), owner_(owner) {}
 
     Record* record_ = nullptr;
     Totals* totals_ = nullptr;  // of the group, in the record
     std::uint16_t owner_ = 0;
 };
 
-// A backend knows of its group only what ddp_backend_host says. While it connects, it finds here, on its thread, where to record its
-// connections. Scopes nest.
+// A backend knows of its group only what ddp_backend_host says. While it connects, it finds here,
+// on its thread, where to record its connections. Scopes nest.
 class Connecting {
 public:
     explicit Connecting(const Recorder& of_group);
-    // A part of the group connects, and numbers its ranks from 0. ranks: their numbers in the group.
+    // A part of the group connects, and numbers its ranks from 0. ranks: their numbers in the
+    // group.
     explicit Connecting(std::vector<std::int32_t> ranks);
     ~Connecting();
     Connecting(const Connecting&) = delete;

@@ -26,7 +26,8 @@ constexpr std::uint64_t kFenceAt = kHeaderSize;
 constexpr std::uint64_t kFirstRecord = 4096;
 constexpr off_t kMutexByte = off_t{1} << 62;
 constexpr off_t kLiveBytes = kMutexByte + 1;
-// Numbers beyond these are damage. Both, and their bytes to lock, are far below the largest offset of a file.
+// Numbers beyond these are damage. Both, and their bytes to lock, are far below the largest offset
+// of a file.
 constexpr std::uint64_t kLastOwner = std::uint64_t{1} << 61;
 constexpr std::uint64_t kLastByte = std::uint64_t{1} << 61;
 constexpr std::uint64_t kSmallLog = std::uint64_t{8} << 20;
@@ -39,16 +40,19 @@ constexpr std::uint64_t kSmallLog = std::uint64_t{8} << 20;
         fail(DDP_ERROR_UNSUPPORTED, "the store file ", path, " cannot be ", what, ": ", why,
              "; its file system must support open-file-description locks");
     if (lacks_descriptors(error))
-        fail(DDP_ERROR_LIMIT, "the store file ", path, " cannot be ", what, ": ", why, kRaiseOpenFiles);
+        fail(DDP_ERROR_LIMIT, "the store file ", path, " cannot be ", what, ": ", why,
+             kRaiseOpenFiles);
     fail(DDP_ERROR_IO, "the store file ", path, " cannot be ", what, ": ", why);
 }
 
 // A write that ended with EFBIG.
 [[noreturn]] void too_large(const std::string& path) {
     rlimit limit{};
-    if (getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) io_error(path, "written", EFBIG);
+    if (getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY)
+        io_error(path, "written", EFBIG);
     fail(DDP_ERROR_IO, "the store file ", path, " cannot be written beyond ", limit.rlim_cur,
-         " bytes, this process's limit of file sizes (RLIMIT_FSIZE); raise it (ulimit -f) or use a store over tcp");
+         " bytes, this process's limit of file sizes (RLIMIT_FSIZE); raise it (ulimit -f) or use a "
+         "store over tcp");
 }
 
 struct flock range(short type, off_t start, off_t length) {
@@ -120,7 +124,8 @@ bool FileLog::join(const Deadline& deadline) {
     static const std::atomic<bool> never{false};
     open_file();
     if (!lock(deadline, never))
-        fail(DDP_ERROR_TIMEOUT, "the store file ", path_, " stayed locked by another process until the time was over");
+        fail(DDP_ERROR_TIMEOUT, "the store file ", path_,
+             " stayed locked by another process until the time was over");
     if (!still_at_path()) return false;
     const bool begins = fresh_or_stale();
     require_private();
@@ -131,7 +136,8 @@ bool FileLog::join(const Deadline& deadline) {
         header = read_header();
     owner_ = header.next_owner++;
     if (!lock_byte(fd_.get(), kLiveBytes + static_cast<off_t>(owner_), path_))
-        fail(DDP_ERROR_IO, "the store file ", path_, " is damaged: participant ", owner_, " exists already");
+        fail(DDP_ERROR_IO, "the store file ", path_, " is damaged: participant ", owner_,
+             " exists already");
     write_header(header);
     unlock();
     return true;
@@ -151,7 +157,8 @@ std::int64_t FileLog::read_fence() const {
     if (bytes.size() != sizeof(std::uint64_t)) return 0;
     const std::uint64_t fence = ByteReader(bytes).u64();
     if (fence > std::uint64_t{kLastFence})
-        fail(DDP_ERROR_IO, "the store file ", path_, " is damaged: no participant writes the fence ", fence);
+        fail(DDP_ERROR_IO, "the store file ", path_,
+             " is damaged: no participant writes the fence ", fence);
     return static_cast<std::int64_t>(fence);
 }
 
@@ -173,7 +180,8 @@ void FileLog::open_file() {
     if (!fd_) io_error(path_, "opened", errno);
     struct stat info {};
     if (fstat(fd_.get(), &info) != 0) io_error(path_, "opened", errno);
-    if (!S_ISREG(info.st_mode)) fail(DDP_ERROR_INVALID_ARGUMENT, "uri: ", path_, " is not a regular file");
+    if (!S_ISREG(info.st_mode))
+        fail(DDP_ERROR_INVALID_ARGUMENT, "uri: ", path_, " is not a regular file");
 }
 
 bool FileLog::still_at_path() const {
@@ -184,13 +192,14 @@ bool FileLog::still_at_path() const {
     return mine.st_dev == there.st_dev && mine.st_ino == there.st_ino;
 }
 
-// Whether the file has no living participants, so that this one starts it afresh. Throws rather than overwrite anything
-// that is not a store's.
+// Whether the file has no living participants, so that this one starts it afresh. Throws rather
+// than overwrite anything that is not a store's.
 bool FileLog::fresh_or_stale() {
     std::string magic = read_at(fd_.get(), 0, kMagic.size(), path_);
     if (magic.empty()) return true;
     if (magic.size() != kMagic.size() || magic.compare(0, 7, kMagic, 0, 7) != 0)
-        fail(DDP_ERROR_INVALID_ARGUMENT, "uri: ", path_, " exists and is not a libddp store file; name another file");
+        fail(DDP_ERROR_INVALID_ARGUMENT, "uri: ", path_,
+             " exists and is not a libddp store file; name another file");
     if (!others_alive()) return true;
     if (magic != kMagic)
         fail(DDP_ERROR_UNSUPPORTED, "the store file ", path_,
@@ -232,7 +241,8 @@ bool FileLog::changed() const {
 
 bool FileLog::alive(std::uint64_t owner) const {
     if (owner > kLastOwner) return false;
-    return owner == owner_ || held_by_others(fd_.get(), kLiveBytes + static_cast<off_t>(owner), 1, path_);
+    return owner == owner_ ||
+           held_by_others(fd_.get(), kLiveBytes + static_cast<off_t>(owner), 1, path_);
 }
 
 void FileLog::end_presence() const {
@@ -245,16 +255,19 @@ bool FileLog::others_alive() const {
 
 FileLog::Header FileLog::read_header() const {
     std::string bytes = read_at(fd_.get(), 0, kHeaderSize, path_);
-    if (bytes.size() != kHeaderSize) fail(DDP_ERROR_IO, "the store file ", path_, " was cut short by somebody else");
+    if (bytes.size() != kHeaderSize)
+        fail(DDP_ERROR_IO, "the store file ", path_, " was cut short by somebody else");
     ByteReader in(std::string_view(bytes).substr(kMagic.size()));
     Header header;
     header.start = in.u64();
     header.end = in.u64();
     header.generation = in.u64();
     header.next_owner = in.u64();
-    const bool log_is_good = header.start >= kFirstRecord && header.start <= header.end && header.end <= kLastByte;
+    const bool log_is_good =
+        header.start >= kFirstRecord && header.start <= header.end && header.end <= kLastByte;
     if (!log_is_good || header.next_owner == 0 || header.next_owner > kLastOwner)
-        fail(DDP_ERROR_IO, "the store file ", path_, " is damaged: its header has numbers that no participant writes");
+        fail(DDP_ERROR_IO, "the store file ", path_,
+             " is damaged: its header has numbers that no participant writes");
     return header;
 }
 
@@ -292,7 +305,8 @@ bool FileLog::replay(StoreState& state) {
     FrameReader reader;
     constexpr std::uint64_t kChunk = 1 << 20;
     for (std::uint64_t at = seen_.end; at < now.end;) {
-        std::string bytes = read_at(fd_.get(), at, static_cast<std::size_t>(std::min(kChunk, now.end - at)), path_);
+        std::string bytes =
+            read_at(fd_.get(), at, static_cast<std::size_t>(std::min(kChunk, now.end - at)), path_);
         if (bytes.empty()) break;
         at += bytes.size();
         reader.feed(bytes);
@@ -302,13 +316,14 @@ bool FileLog::replay(StoreState& state) {
             state.apply(frame->id, request);
         }
     }
-    if (seen_.end != now.end) fail(DDP_ERROR_IO, "the store file ", path_, " was damaged by somebody else");
+    if (seen_.end != now.end)
+        fail(DDP_ERROR_IO, "the store file ", path_, " was damaged by somebody else");
     return true;
 }
 
 void FileLog::append(std::uint64_t owner, const Request& request, const StoreState& state) {
-    // Until the header is written the record does not count; should that fail, `state` is ahead of the file and the
-    // next replay rebuilds it.
+    // Until the header is written the record does not count; should that fail, `state` is ahead of
+    // the file and the next replay rebuilds it.
     Header next = read_header();
     seen_.generation = 0;
     std::string record = encode_request(owner, request);
@@ -316,7 +331,8 @@ void FileLog::append(std::uint64_t owner, const Request& request, const StoreSta
     next.end += record.size();
     write_header(next);
     seen_ = next;
-    if (next.end - next.start > kSmallLog + 4 * static_cast<std::uint64_t>(state.bytes())) compact(state);
+    if (next.end - next.start > kSmallLog + 4 * static_cast<std::uint64_t>(state.bytes()))
+        compact(state);
 }
 
 void FileLog::compact(const StoreState& state) {
@@ -334,8 +350,8 @@ void FileLog::compact(const StoreState& state) {
     write_header(next);
     seen_ = next;
     // Where the file system cannot do this, the old bytes stay until the file is deleted.
-    fallocate(fd_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(kFirstRecord),
-              static_cast<off_t>(old_end - kFirstRecord));
+    fallocate(fd_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+              static_cast<off_t>(kFirstRecord), static_cast<off_t>(old_end - kFirstRecord));
 }
 
 void FileLog::remove_file() {

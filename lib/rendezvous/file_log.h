@@ -1,21 +1,22 @@
-// The file behind a file store: an append-only log of requests that every participant replays, and byte-range locks
-// that say who is alive.
+// The file behind a file store: an append-only log of requests that every participant replays, and
+// byte-range locks that say who is alive.
 //
-// Layout: a header (magic, where the log starts and ends, generation, next owner number) and, from byte 4096, the
-// records. Behind the header stands the fence (Store::raise_fence), which stays when a file is started afresh. The header is
-// written last and in one small write, so that a participant killed at any moment leaves either the old log or the new one.
-// When most of the log is history, its owner-of-the-moment writes a snapshot behind it, lets the header point there (a new
-// generation) and gives the old bytes back to the file system.
+// Layout: a header (magic, where the log starts and ends, generation, next owner number) and, from
+// byte 4096, the records. Behind the header stands the fence (Store::raise_fence), which stays when
+// a file is started afresh. The header is written last and in one small write, so that a
+// participant killed at any moment leaves either the old log or the new one. When most of the log
+// is history, its owner-of-the-moment writes a snapshot behind it, lets the header point there (a
+// new generation) and gives the old bytes back to the file system.
 //
-// Locks are open-file-description locks on bytes far beyond the contents. They belong to one open file, not to the
-// process, so two stores in one process exclude each other too, and the kernel drops them when the process dies however
-// it dies. One byte is the mutex of the log; each participant also holds the byte of its own number for as long as it
-// lives.
+// Locks are open-file-description locks on bytes far beyond the contents. They belong to one open
+// file, not to the process, so two stores in one process exclude each other too, and the kernel
+// drops them when the process dies however it dies. One byte is the mutex of the log; each
+// participant also holds the byte of its own number for as long as it lives.
 //
-// Limits: the file system must support these locks between the participants (local ones do; NFS only version 4 with a
-// working lock service, and there a death is noticed when the server's lease ends). A child forked without exec shares
-// its parent's locks, so the parent counts as alive until the child has gone as well. Every participant holds all
-// contents in memory.
+// Limits: the file system must support these locks between the participants (local ones do; NFS
+// only version 4 with a working lock service, and there a death is noticed when the server's lease
+// ends). A child forked without exec shares its parent's locks, so the parent counts as alive until
+// the child has gone as well. Every participant holds all contents in memory.
 #pragma once
 
 #include <atomic>
@@ -32,9 +33,10 @@ namespace libddp {
 
 class FileLog {
 public:
-    // Opens or creates the file and joins as a participant. A file that no living participant holds is started afresh.
-    // Throws Error: INVALID_ARGUMENT (not a store file), PERMISSION_DENIED (also for a file of another user, or one that
-    // others may open), UNSUPPORTED (no such locks), LIMIT (open files), TIMEOUT, IO.
+    // Opens or creates the file and joins as a participant. A file that no living participant holds
+    // is started afresh. Throws Error: INVALID_ARGUMENT (not a store file), PERMISSION_DENIED (also
+    // for a file of another user, or one that others may open), UNSUPPORTED (no such locks), LIMIT
+    // (open files), TIMEOUT, IO.
     FileLog(const std::string& path, const Deadline& deadline);
     // Leaves: closes the file and with it drops the locks.
     ~FileLog();
@@ -60,7 +62,8 @@ public:
     bool others_alive() const;
     // With the lock held: Store::raise_fence.
     std::int64_t raise_fence(std::int64_t at_least);
-    // With the lock held, and nobody else alive: deletes the file. One with a fence stays, without its contents.
+    // With the lock held, and nobody else alive: deletes the file. One with a fence stays, without
+    // its contents.
     void remove_file();
     void leave();
 

@@ -16,20 +16,21 @@ namespace {
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
-// How often the file is looked at: often while a call waits and things move, seldom while nobody asks.
+// How often the file is looked at: often while a call waits and things move, seldom while nobody
+// asks.
 constexpr microseconds kFast{500};
 constexpr microseconds kSlow{5000};
 constexpr microseconds kIdle{20'000};
 constexpr milliseconds kLivenessPeriod{40};
-// Each participant looks after the next few that have something to bury, in a ring: the load stays the same for any
-// number, and one that is stopped does not keep the others from noticing.
+// Each participant looks after the next few that have something to bury, in a ring: the load stays
+// the same for any number, and one that is stopped does not keep the others from noticing.
 constexpr int kNeighbours = 8;
 constexpr std::int64_t kMonitorBoundMs = 20;
 constexpr std::int64_t kLeaveBoundMs = 500;
 // The time that a waiting call may take beyond its timeout, for the file's lock.
 constexpr std::int64_t kGraceMs = 1000;
-// The server of a shared file system keeps the locks of a host that it does not hear for longer than this. A local one keeps them as
-// long as the process lives.
+// The server of a shared file system keeps the locks of a host that it does not hear for longer
+// than this. A local one keeps them as long as the process lives.
 constexpr std::int64_t kLocksStayMs = 10'000;
 
 }  // namespace
@@ -51,7 +52,8 @@ std::int64_t FileStore::raise_fence(std::int64_t at_least) {
     Lock lock(mutex_);
     check_usable();
     std::int64_t fence = 0;
-    if (!with_file(lock, Deadline::after_ms(call_timeout_ms_), [&] { fence = log_.raise_fence(at_least); }))
+    if (!with_file(lock, Deadline::after_ms(call_timeout_ms_),
+                   [&] { fence = log_.raise_fence(at_least); }))
         file_is_busy();
     return fence;
 }
@@ -62,14 +64,16 @@ void FileStore::check_usable() const {
 }
 
 void FileStore::file_is_busy() const {
-    fail(DDP_ERROR_TIMEOUT, "the store file ", path_, " stayed locked by another process, which may have been stopped");
+    fail(DDP_ERROR_TIMEOUT, "the store file ", path_,
+         " stayed locked by another process, which may have been stopped");
 }
 
 // Runs `use` with the file locked, and alone in this process. False: the deadline passed.
 bool FileStore::with_file(Lock& lock, const Deadline& deadline, const std::function<void()>& use) {
     const bool closing = closed_;  // leave() comes here after closed_; everybody else must not
     static const std::atomic<bool> never{false};
-    const auto waited = interrupt::wait(lock, changed_, deadline, [&] { return !busy_ || closed_ != closing; });
+    const auto waited =
+        interrupt::wait(lock, changed_, deadline, [&] { return !busy_ || closed_ != closing; });
     if (waited == interrupt::Waited::kInterrupted)
         fail(DDP_ERROR_INTERRUPTED, "a wait for the store file ", path_, " was interrupted");
     if (waited == interrupt::Waited::kTimeout) return false;
@@ -117,7 +121,8 @@ std::optional<Outcome> FileStore::apply(std::uint64_t owner, const Request& requ
 }
 
 // nullopt: it has to wait, and leaves no trace.
-std::optional<Outcome> FileStore::attempt(Lock& lock, const Request& request, const Deadline& deadline) {
+std::optional<Outcome> FileStore::attempt(Lock& lock, const Request& request,
+                                          const Deadline& deadline) {
     std::optional<Outcome> outcome;
     const bool locked = with_file(lock, deadline, [&] {
         catch_up();
@@ -152,8 +157,8 @@ Outcome FileStore::perform(Request request, std::int64_t within_ms) {
             return closed_ || failure_ || state_.first_missing(request.keys) == request.keys.size();
         });
         if (waited == interrupt::Waited::kInterrupted)
-            fail(DDP_ERROR_INTERRUPTED, "a wait for ", describe_wait(request), " of the store ", path_,
-                 " was interrupted");
+            fail(DDP_ERROR_INTERRUPTED, "a wait for ", describe_wait(request), " of the store ",
+                 path_, " was interrupted");
         check_usable();
         last = waited == interrupt::Waited::kTimeout;
     }
@@ -189,8 +194,8 @@ void FileStore::monitor() {
         bool asked = monitor_wake_.wait_for(lock, pause) == std::cv_status::no_timeout;
         if (closed_) return;
         try {
-            bool news =
-                !busy_ && log_.changed() && with_file(lock, Deadline::after_ms(kMonitorBoundMs), [&] { catch_up(); });
+            bool news = !busy_ && log_.changed() &&
+                        with_file(lock, Deadline::after_ms(kMonitorBoundMs), [&] { catch_up(); });
             if (waiting_ == 0)
                 pause = kIdle;
             else
@@ -245,15 +250,18 @@ void FileStore::close() {
     watches_.notifier().stop();
 }
 
-// Runs this participant's own wills; the last one deletes the file. If the lock cannot be
-// had in time, the others find this participant gone and do the former; the file stays and is found stale later.
+// Runs this participant's own wills; the last one deletes the file. If the lock cannot be had in
+// time, the others find this participant gone and do the former; the file stays and is found stale
+// later.
 void FileStore::leave(Lock& lock) {
     const interrupt::Off off;
     try {
         with_file(lock, Deadline::after_ms(kLeaveBoundMs), [&] {
             catch_up();
-            if (state_.owners().count(log_.owner()) != 0) apply(log_.owner(), Request{Op::kGoodbye});
-            // Before the lock goes: whoever has it next must not take this participant for one that stays.
+            if (state_.owners().count(log_.owner()) != 0)
+                apply(log_.owner(), Request{Op::kGoodbye});
+            // Before the lock goes: whoever has it next must not take this participant for one that
+            // stays.
             log_.end_presence();
             if (!log_.others_alive()) log_.remove_file();
         });

@@ -1,5 +1,6 @@
-// The file store: participants share one file (file_log.h) and each replays it into a StoreState of its own. A thread
-// of each participant looks for changes and for participants that have died, whose wills it runs.
+// The file store: participants share one file (file_log.h) and each replays it into a StoreState of
+// its own. A thread of each participant looks for changes and for participants that have died,
+// whose wills it runs.
 #pragma once
 
 #include <atomic>

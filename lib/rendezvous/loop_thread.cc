@@ -10,13 +10,15 @@ namespace libddp {
 
 LoopThread::LoopThread(const char* owner, std::function<void()> woken)
     : woken_(std::move(woken)), buffer_(std::make_unique_for_overwrite<char[]>(kReadBuffer)) {
-    // libuv ends the process if the first loop cannot open the pipe of its signal handling. It opens so many descriptors.
+    // libuv ends the process if the first loop cannot open the pipe of its signal handling. It
+    // opens so many descriptors.
     constexpr std::size_t kDescriptors = 6;
     static std::mutex mutex;
     std::lock_guard lock(mutex);
     require_descriptors(kDescriptors, owner);
     if (int status = uv_loop_init(&loop_); status != 0) cannot_start(owner, -status);
-    uv_async_init(&loop_, &wake_, [](uv_async_t* wake) { static_cast<LoopThread*>(wake->data)->woken_(); });
+    uv_async_init(&loop_, &wake_,
+                  [](uv_async_t* wake) { static_cast<LoopThread*>(wake->data)->woken_(); });
     wake_.data = this;
 }
 

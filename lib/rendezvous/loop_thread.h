@@ -1,5 +1,5 @@
-// A libuv loop on a thread of its own, with what the server and the client of the tcp store need: a way to wake it, and a buffer for
-// reading.
+// A libuv loop on a thread of its own, with what the server and the client of the tcp store need: a
+// way to wake it, and a buffer for reading.
 #pragma once
 
 #include <uv.h>
@@ -15,8 +15,8 @@ namespace libddp {
 
 class LoopThread {
 public:
-    // woken: on the loop's thread, some time after wake(). owner: "the store client", for messages. Throws Error where libuv would end
-    // the process.
+    // woken: on the loop's thread, some time after wake(). owner: "the store client", for messages.
+    // Throws Error where libuv would end the process.
     LoopThread(const char* owner, std::function<void()> woken);
     ~LoopThread();
     LoopThread(const LoopThread&) = delete;
@@ -27,7 +27,8 @@ public:
     char* buffer() { return buffer_.get(); }
     static constexpr std::size_t kReadBuffer = std::size_t{64} << 10;
 
-    // Runs the loop, with the handles that `prepare` makes. Closes those if this fails. Throws Error, and what `prepare` throws.
+    // Runs the loop, with the handles that `prepare` makes. Closes those if this fails. Throws
+    // Error, and what `prepare` throws.
     void start(const std::function<void()>& prepare);
     // Any thread, any time.
     void wake();

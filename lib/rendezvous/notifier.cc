@@ -60,7 +60,8 @@ void Notifier::fire(Id id, std::string text, bool flag) {
 
 void Notifier::remove(Id id) {
     std::unique_lock lock(state_->mutex);
-    auto callback = state_->callbacks.extract(id);  // destroyed after the lock: its captures may call back
+    // destroyed after the lock: its captures may call back
+    auto callback = state_->callbacks.extract(id);
     if (state_->thread == std::this_thread::get_id()) return;
     state_->changed.wait(lock, [&] { return state_->running != id; });
     lock.unlock();
@@ -73,7 +74,8 @@ void Notifier::stop() {
     state_->events.clear();
     dropped.swap(state_->callbacks);
     state_->changed.notify_all();
-    if (state_->thread != std::this_thread::get_id()) state_->changed.wait(lock, [&] { return state_->running == 0; });
+    if (state_->thread != std::this_thread::get_id())
+        state_->changed.wait(lock, [&] { return state_->running == 0; });
     lock.unlock();
 }
 
@@ -93,7 +95,8 @@ void Notifier::run(const std::shared_ptr<State>& state) {
         } catch (...) {
             log(LogLevel::kError, "a watch of the store failed: ", caught().message);
         }
-        callback = {};  // its captures may hold the store: let go of them while nobody waits for the lock
+        // its captures may hold the store: let go of them while nobody waits for the lock
+        callback = {};
         lock.lock();
         state->running = 0;
         state->changed.notify_all();

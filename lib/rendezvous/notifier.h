@@ -1,5 +1,5 @@
-// Runs the callbacks of watches, one at a time, on a thread of its own: a callback may then call the store, whose
-// answers come in on another thread.
+// Runs the callbacks of watches, one at a time, on a thread of its own: a callback may then call
+// the store, whose answers come in on another thread.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,8 @@ public:
     Id add(Callback callback);
     // Has the callback run soon, the first time only. An unknown id is ignored.
     void fire(Id id, std::string text, bool flag = false);
-    // Afterwards the callback is not running and never will. From inside a callback: it will not run again.
+    // Afterwards the callback is not running and never will. From inside a callback: it will not
+    // run again.
     void remove(Id id);
     // No callback starts any more; waits for one that is running, unless called from inside it.
     void stop();

@@ -6,7 +6,8 @@ namespace libddp {
 namespace {
 
 constexpr int kPieces = 64;  // of one call of the channel
-// The rest goes when the socket is writable again, so that one reader does not keep a thread from the others.
+// The rest goes when the socket is writable again, so that one reader does not keep a thread from
+// the others.
 constexpr std::size_t kAtOnce = std::size_t{4} << 20;
 
 }  // namespace

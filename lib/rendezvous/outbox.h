@@ -25,7 +25,8 @@ public:
 
     void add(std::string bytes);
     void add(SharedBytes bytes);
-    // Gives the channel what it takes, a few MiB at a time. True: nothing is left here or in the channel. Throws as Channel::send.
+    // Gives the channel what it takes, a few MiB at a time. True: nothing is left here or in the
+    // channel. Throws as Channel::send.
     bool send(wire::Channel& channel);
     // The bytes that it holds, SharedBytes included.
     std::size_t bytes() const { return bytes_; }

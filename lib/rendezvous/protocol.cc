@@ -42,10 +42,11 @@ constexpr std::array kShapes = {
 };
 
 std::optional<Outcome> wrong_shape(const Request& request) {
-    const auto* shape =
-        std::find_if(kShapes.begin(), kShapes.end(), [&](const Shape& known) { return known.op == request.op; });
+    const auto* shape = std::find_if(kShapes.begin(), kShapes.end(),
+                                     [&](const Shape& known) { return known.op == request.op; });
     if (shape == kShapes.end())
-        return failed(DDP_ERROR_UNSUPPORTED, str("store operation ", static_cast<int>(request.op), " is not known"));
+        return failed(DDP_ERROR_UNSUPPORTED,
+                      str("store operation ", static_cast<int>(request.op), " is not known"));
     if (request.keys.size() > limits::kKeysPerRequest)
         return failed(DDP_ERROR_LIMIT, str("keys: ", request.keys.size(), " in one call, at most ",
                                            limits::kKeysPerRequest, " are allowed"));
@@ -53,23 +54,26 @@ std::optional<Outcome> wrong_shape(const Request& request) {
     if (request.keys.size() < shape->min_keys || request.keys.size() > shape->max_keys ||
         request.values.size() != values)
         return failed(DDP_ERROR_INVALID_ARGUMENT,
-                      str("store operation ", static_cast<int>(request.op), " got ", request.keys.size(), " keys and ",
-                          request.values.size(), " values"));
+                      str("store operation ", static_cast<int>(request.op), " got ",
+                          request.keys.size(), " keys and ", request.values.size(), " values"));
     return std::nullopt;
 }
 
 std::optional<Outcome> beyond_limit(const Request& request) {
     for (const auto& key : request.keys) {
-        if (key.empty()) return failed(DDP_ERROR_INVALID_ARGUMENT, "key: is empty; keys have 1 to 1024 bytes");
+        if (key.empty())
+            return failed(DDP_ERROR_INVALID_ARGUMENT, "key: is empty; keys have 1 to 1024 bytes");
         if (key.size() > limits::kKey)
-            return failed(DDP_ERROR_LIMIT, str("key ", in_quotes(key), ": has ", key.size(), " bytes, at most ",
-                                               limits::kKey, " are allowed"));
+            return failed(DDP_ERROR_LIMIT, str("key ", in_quotes(key), ": has ", key.size(),
+                                               " bytes, at most ", limits::kKey, " are allowed"));
     }
     for (const auto& value : request.values)
         if (value.size() > limits::kValue)
-            return failed(DDP_ERROR_LIMIT,
-                          str("value", request.keys.empty() ? std::string() : " of " + in_quotes(request.keys.front()),
-                              ": has ", value.size(), " bytes, at most ", limits::kValue, " are allowed"));
+            return failed(
+                DDP_ERROR_LIMIT,
+                str("value",
+                    request.keys.empty() ? std::string() : " of " + in_quotes(request.keys.front()),
+                    ": has ", value.size(), " bytes, at most ", limits::kValue, " are allowed"));
     return std::nullopt;
 }
 
@@ -88,7 +92,8 @@ std::optional<Outcome> invalid(const Request& request) {
     if (request.op == Op::kListKeys && request.values.front().size() > limits::kKey)
         return failed(DDP_ERROR_LIMIT, str("prefix: is longer than ", limits::kKey, " bytes"));
     if (request.timeout_ms < kForever || request.timeout_ms > kLongestWaitMs)
-        return failed(DDP_ERROR_INVALID_ARGUMENT, str("timeout_ms: ", request.timeout_ms, " is out of range"));
+        return failed(DDP_ERROR_INVALID_ARGUMENT,
+                      str("timeout_ms: ", request.timeout_ms, " is out of range"));
     return std::nullopt;
 }
 
@@ -103,7 +108,8 @@ bool may_wait(Op op) {
 std::string describe_wait(const Request& request) {
     if (!may_wait(request.op) || request.keys.empty()) return "an answer";
     const std::string name = in_quotes(request.keys.front());
-    return request.keys.size() == 1 ? "key " + name : str(request.keys.size(), " keys, ", name, " among them");
+    return request.keys.size() == 1 ? "key " + name
+                                    : str(request.keys.size(), " keys, ", name, " among them");
 }
 
 namespace {
@@ -163,9 +169,10 @@ std::string_view ByteReader::raw(std::size_t size) {
 
 Strings ByteReader::strings() {
     std::size_t count = u32();
-    // Every string has at least its own length field: a count beyond that is a lie, found before memory is reserved for
-    // it.
-    if (count > left_.size() / 4) fail(DDP_ERROR_IO, "malformed store message: it cannot hold ", count, " strings");
+    // Every string has at least its own length field: a count beyond that is a lie, found before
+    // memory is reserved for it.
+    if (count > left_.size() / 4)
+        fail(DDP_ERROR_IO, "malformed store message: it cannot hold ", count, " strings");
     Strings list;
     list.reserve(std::min(count, limits::kKeysPerRequest));
     for (std::size_t i = 0; i < count; ++i) list.push_back(string());
@@ -173,7 +180,8 @@ Strings ByteReader::strings() {
 }
 
 void ByteReader::end() const {
-    if (!left_.empty()) fail(DDP_ERROR_IO, "malformed store message: ", left_.size(), " bytes too many");
+    if (!left_.empty())
+        fail(DDP_ERROR_IO, "malformed store message: ", left_.size(), " bytes too many");
 }
 
 std::string store_identity() {
@@ -276,8 +284,8 @@ std::optional<Frame> FrameReader::next() {
     ByteReader header(rest.substr(0, kFrameHeader));
     std::size_t size = header.u32();
     if (size > limits::kFrame)
-        fail(DDP_ERROR_IO, "malformed store message: a frame of ", size, " bytes, at most ", limits::kFrame,
-             " are allowed");
+        fail(DDP_ERROR_IO, "malformed store message: a frame of ", size, " bytes, at most ",
+             limits::kFrame, " are allowed");
     if (rest.size() - kFrameHeader < size) return std::nullopt;
     Frame whole;
     whole.op = static_cast<Op>(header.u8());
@@ -291,8 +299,8 @@ std::optional<Frame> FrameReader::next() {
     }
     whole.payload.assign(rest.substr(kFrameHeader, size));
     start_ += kFrameHeader + size;
-    // Consumed bytes are dropped once they are the larger part: linear work in total, and no memory kept from a large
-    // frame.
+    // Consumed bytes are dropped once they are the larger part: linear work in total, and no memory
+    // kept from a large frame.
     if (start_ * 2 >= buffer_.size()) {
         std::string kept(buffer_, start_);
         buffer_.swap(kept);

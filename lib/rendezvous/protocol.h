@@ -1,4 +1,5 @@
-// One operation on a store and its result, as plain values: what the wire and the log of a file store carry.
+// One operation on a store and its result, as plain values: what the wire and the log of a file
+// store carry.
 #pragma once
 
 #include <compare>
@@ -72,7 +73,8 @@ struct Caller {
     auto operator<=>(const Caller&) const = default;
 };
 
-// The failure that the request deserves whatever the store holds: wrong shape or beyond a limit. nullopt: none.
+// The failure that the request deserves whatever the store holds: wrong shape or beyond a limit.
+// nullopt: none.
 std::optional<Outcome> invalid(const Request& request);
 
 // Whether the operation may have to wait for somebody else.
@@ -86,20 +88,21 @@ std::string describe_wait(const Request& request);
 
 // The store's binary format. Everything is little endian.
 //
-// Wire: a channel (wire/channel.h) for which the client asks with store_identity(). In it the server first sends u32 its version. Then
-// come frames in both directions:
+// Wire: a channel (wire/channel.h) for which the client asks with store_identity(). In it the
+// server first sends u32 its version. Then come frames in both directions:
 //     u32 length of the payload | u8 operation | u64 request id | payload
-// The id is the client's own number for a request; a reply carries the same one, so that a connection can have many
-// requests open at once. Lengths are never trusted: a frame beyond limits::kFrame ends the connection, memory grows
-// with the bytes that really came, and counts are checked against what is left of the payload before anything is
-// reserved.
+// The id is the client's own number for a request; a reply carries the same one, so that a
+// connection can have many requests open at once. Lengths are never trusted: a frame beyond
+// limits::kFrame ends the connection, memory grows with the bytes that really came, and counts are
+// checked against what is left of the payload before anything is reserved.
 //
 // A file store's log holds the frames of requests. The id is the owner there.
 
 inline constexpr std::uint32_t kProtocolVersion = 4;
 inline constexpr std::size_t kVersionSize = 4;
 
-// The name of a client in the handshake, and the version that it then speaks; nullopt: it wants no store.
+// The name of a client in the handshake, and the version that it then speaks; nullopt: it wants no
+// store.
 std::string store_identity();
 std::optional<std::uint32_t> version_of(std::string_view identity);
 // The label of the key in wire::derive_key.
@@ -158,7 +161,8 @@ std::string encode_reply_header(std::uint64_t id, std::size_t payload);
 std::string encode_reply_payload(const Outcome& outcome);
 std::string encode_closing(std::string_view reason);
 
-// These throw Error (DDP_ERROR_IO) on anything malformed; whether the request makes sense is for invalid() to say.
+// These throw Error (DDP_ERROR_IO) on anything malformed; whether the request makes sense is for
+// invalid() to say.
 Request decode_request(const Frame& frame);
 Outcome decode_reply(const Frame& frame);
 std::string decode_closing(const Frame& frame);
@@ -167,11 +171,13 @@ std::string decode_closing(const Frame& frame);
 class FrameReader {
 public:
     void feed(std::string_view bytes) { buffer_.append(bytes); }
-    // The next whole frame, or nullopt until more bytes come. Throws Error (DDP_ERROR_IO) on an oversized one.
+    // The next whole frame, or nullopt until more bytes come. Throws Error (DDP_ERROR_IO) on an
+    // oversized one.
     std::optional<Frame> next();
     // Bytes that belong to a frame that is not whole yet.
     std::size_t pending() const { return buffer_.size() - start_; }
-    // How many bytes that frame has, once its header has come; 0 before. Only if next() has found none.
+    // How many bytes that frame has, once its header has come; 0 before. Only if next() has found
+    // none.
     std::size_t announced() const;
     // Sets memory aside for that frame, so that it is not copied as it grows.
     void expect_announced() { buffer_.reserve(start_ + announced()); }

@@ -36,9 +36,10 @@ bool environment_permits(const GetEnv& get) {
     return said == "1";
 }
 
-// The reason why `host` is not this machine alone; "" if all its addresses are loopback addresses. A name that nobody
-// knows yet may become any address.
-std::string beyond_loopback(const HostAndPort& at, const std::string& store, const Deadline& deadline) {
+// The reason why `host` is not this machine alone; "" if all its addresses are loopback addresses.
+// A name that nobody knows yet may become any address.
+std::string beyond_loopback(const HostAndPort& at, const std::string& store,
+                            const Deadline& deadline) {
     std::vector<SocketAddress> addresses;
     try {
         addresses = resolve(at.host, at.port, deadline);
@@ -50,20 +51,26 @@ std::string beyond_loopback(const HostAndPort& at, const std::string& store, con
     for (const auto& address : addresses) {
         if (address.is_loopback()) continue;
         const std::string number = address.host();
-        return number == at.host ? number + " is not a loopback address"
-                                 : str("'", at.host, "' is ", number, ", which is not a loopback address");
+        return number == at.host
+                   ? number + " is not a loopback address"
+                   : str("'", at.host, "' is ", number, ", which is not a loopback address");
     }
     return "";
 }
 
-[[noreturn]] void refuse(const StoreConfig& config, const std::string& host, const std::string& why, bool has_none) {
-    fail(DDP_ERROR_PERMISSION_DENIED, "the store at ", config.uri, " needs a job secret of at least ", kShortestSecret,
-         " bytes: ", why, ". ", has_none ? "There is no secret" : "The secret is shorter",
-         ", so other machines could join. Make one secret and give it to every rank, for example with: export "
-         "DDP_SECRET=$(head -c 32 /dev/urandom | base64 -w0). DDP_SECRET_FILE may name a file with it instead. If all "
+[[noreturn]] void refuse(const StoreConfig& config, const std::string& host, const std::string& why,
+                         bool has_none) {
+    fail(DDP_ERROR_PERMISSION_DENIED, "the store at ", config.uri,
+         " needs a job secret of at least ", kShortestSecret, " bytes: ", why, ". ",
+         has_none ? "There is no secret" : "The secret is shorter",
+         ", so other machines could join. Make one secret and give it to every rank, for example "
+         "with: export "
+         "DDP_SECRET=$(head -c 32 /dev/urandom | base64 -w0). DDP_SECRET_FILE may name a file with "
+         "it instead. If all "
          "ranks are on one machine, let them meet at 127.0.0.1 instead of ",
          host,
-         " (MASTER_ADDR; torchrun: --local-addr). DDP_INSECURE=1 does without a secret. See docs/ddprun.md, \"The job "
+         " (MASTER_ADDR; torchrun: --local-addr). DDP_INSECURE=1 does without a secret. See "
+         "docs/ddprun.md, \"The job "
          "secret\"");
 }
 
@@ -72,7 +79,8 @@ void warn_once(const StoreConfig& config, bool has_none) {
     if (told.test_and_set()) return;
     log(LogLevel::kWarn, "the store at ", config.uri, " is used ",
         has_none ? "without a job secret" : "with a short job secret",
-        ", as this program or DDP_INSECURE asks: any process that reaches its address can join the job, and read and "
+        ", as this program or DDP_INSECURE asks: any process that reaches its address can join the "
+        "job, and read and "
         "change what ranks exchange");
 }
 
@@ -83,7 +91,8 @@ std::string job_secret(const StoreConfig& config, const Deadline& deadline, cons
     const std::string secret = found.value_or("");
     if (secret.size() >= kShortestSecret) return of_job(secret, config.job);
     const StoreUri uri = parse_store_uri(config.uri);
-    const std::string why = beyond_loopback({uri.host, uri.port}, tcp_uri(uri.host, uri.port), deadline);
+    const std::string why =
+        beyond_loopback({uri.host, uri.port}, tcp_uri(uri.host, uri.port), deadline);
     const bool permitted = config.insecure || environment_permits(get);
     if (why.empty()) return of_job(found || permitted ? secret : user_secret(get), config.job);
     if (!permitted) refuse(config, uri.host, why, secret.empty());
@@ -91,8 +100,8 @@ std::string job_secret(const StoreConfig& config, const Deadline& deadline, cons
     return of_job(secret, config.job);
 }
 
-void require_protection(const StoreConfig& config, const EtcdAddress& etcd, const Deadline& deadline,
-                        const GetEnv& get) {
+void require_protection(const StoreConfig& config, const EtcdAddress& etcd,
+                        const Deadline& deadline, const GetEnv& get) {
     if (etcd.tls) return;
     for (const auto& endpoint : etcd.endpoints) {
         const std::string why = beyond_loopback(endpoint, config.uri, deadline);
@@ -101,13 +110,16 @@ void require_protection(const StoreConfig& config, const EtcdAddress& etcd, cons
             static std::atomic_flag told = ATOMIC_FLAG_INIT;
             if (!told.test_and_set())
                 log(LogLevel::kWarn, "the store at ", config.uri,
-                    " is used without TLS, as this program or DDP_INSECURE asks: whoever is on the way can read and "
+                    " is used without TLS, as this program or DDP_INSECURE asks: whoever is on the "
+                    "way can read and "
                     "change what ranks exchange, passwords among it");
             return;
         }
         fail(DDP_ERROR_PERMISSION_DENIED, "the store at ", config.uri, " needs TLS: ", why,
-             ", so others on the network could read and change what ranks exchange. Write etcds:// and, where the "
-             "system does not know the authority of etcd's certificate, ?cacert=FILE. DDP_INSECURE=1 does without TLS. "
+             ", so others on the network could read and change what ranks exchange. Write etcds:// "
+             "and, where the "
+             "system does not know the authority of etcd's certificate, ?cacert=FILE. "
+             "DDP_INSECURE=1 does without TLS. "
              "See docs/ddprun.md, \"A store on etcd\"");
     }
 }

@@ -17,21 +17,25 @@
 
 namespace libddp {
 
-// How much memory clients may make a server use beside what the store holds, and for how long. Tests set less.
+// How much memory clients may make a server use beside what the store holds, and for how long.
+// Tests set less.
 struct ServerLimits {
-    // Answers that one client has not read: above the first, its requests wait; above the second (waits that end all at once) it is
-    // disconnected.
+    // Answers that one client has not read: above the first, its requests wait; above the second
+    // (waits that end all at once) it is disconnected.
     std::size_t unread = std::size_t{64} << 20;
     std::size_t hopeless = limits::kFrame + (std::size_t{64} << 20);
     // Answers that no client has read. Above this, the client with the most is disconnected.
     std::size_t answers = std::size_t{1} << 30;
-    // Long requests of which only the beginning has come. Requests for which there is no room wait in the socket.
+    // Long requests of which only the beginning has come. Requests for which there is no room wait
+    // in the socket.
     std::size_t requests = std::size_t{512} << 20;
-    // A client whose request does not become complete keeps others waiting so long, and a second more for each 4 MiB.
+    // A client whose request does not become complete keeps others waiting so long, and a second
+    // more for each 4 MiB.
     std::chrono::milliseconds incomplete{10'000};
 };
 
-// The memory for requests of which only the beginning has come: who holds some, and who waits for some, in order.
+// The memory for requests of which only the beginning has come: who holds some, and who waits for
+// some, in order.
 class RequestRoom {
 public:
     using Client = std::uint64_t;
@@ -58,7 +62,8 @@ private:
 class Answers {
 public:
     SharedBytes share(std::string&& bytes);
-    // Bytes of all answers that have not been read, shared ones counted once. Outboxes count theirs there.
+    // Bytes of all answers that have not been read, shared ones counted once. Outboxes count theirs
+    // there.
     std::size_t& unsent() { return unsent_; }
 
 private:

@@ -13,7 +13,8 @@ namespace {
 
 std::string only_value(Outcome outcome) {
     if (outcome.values.size() != 1)
-        fail(DDP_ERROR_INTERNAL, "the store answered with ", outcome.values.size(), " values instead of one");
+        fail(DDP_ERROR_INTERNAL, "the store answered with ", outcome.values.size(),
+             " values instead of one");
     return std::move(outcome.values.front());
 }
 
@@ -59,8 +60,10 @@ std::string Store::get(const std::string& key, std::int64_t timeout_ms) {
     return only_value(call({Op::kGet, {key}, {}, 0, resolve(timeout_ms)}));
 }
 
-std::string Store::compare_set(const std::string& key, std::string_view expected, std::string_view desired) {
-    return only_value(call({Op::kCompareSet, {key}, {std::string(expected), std::string(desired)}}));
+std::string Store::compare_set(const std::string& key, std::string_view expected,
+                               std::string_view desired) {
+    return only_value(
+        call({Op::kCompareSet, {key}, {std::string(expected), std::string(desired)}}));
 }
 
 std::int64_t Store::raise_fence(std::int64_t at_least) {
@@ -104,7 +107,8 @@ void Store::remove_will(const std::string& key) {
 
 Store::Watch Store::watch(const std::string& key, std::function<void(std::string value)> seen) {
     if (auto failure = invalid({Op::kGet, {key}})) fail(failure->code, failure->message);
-    return engine_->watch(key, [seen = std::move(seen)](const std::string& value, bool) { seen(value); });
+    return engine_->watch(
+        key, [seen = std::move(seen)](const std::string& value, bool) { seen(value); });
 }
 
 void Store::unwatch(Watch watch) {

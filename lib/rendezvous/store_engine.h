@@ -14,9 +14,9 @@ class StoreEngine {
 public:
     virtual ~StoreEngine() = default;
 
-    // Performs a valid request, waiting as long as it says (kForever is not used here). One that does not wait takes at most
-    // within_ms, or as long as this kind of store allows if that is 0. Throws Error when the service cannot be asked; what the
-    // service says is in the outcome.
+    // Performs a valid request, waiting as long as it says (kForever is not used here). One that
+    // does not wait takes at most within_ms, or as long as this kind of store allows if that is 0.
+    // Throws Error when the service cannot be asked; what the service says is in the outcome.
     virtual Outcome perform(Request request, std::int64_t within_ms) = 0;
     virtual Notifier::Id watch(const std::string& key, Notifier::Callback seen) = 0;
     virtual Notifier::Id watch_connection(Notifier::Callback lost) = 0;

@@ -30,17 +30,20 @@ constexpr auto kHandshakeBound = std::chrono::seconds(5);
     std::string why = std::generic_category().message(error);
     switch (error) {
         case EADDRINUSE:
-            fail(DDP_ERROR_ALREADY_EXISTS, "the store server cannot listen on ", name,
-                 ": the port is taken by another process; choose another port, or 0 for a free one");
+            fail(
+                DDP_ERROR_ALREADY_EXISTS, "the store server cannot listen on ", name,
+                ": the port is taken by another process; choose another port, or 0 for a free one");
         case EACCES:
         case EPERM:
-            fail(DDP_ERROR_PERMISSION_DENIED, "the store server may not listen on ", name, ": ", why);
+            fail(DDP_ERROR_PERMISSION_DENIED, "the store server may not listen on ", name, ": ",
+                 why);
         case EADDRNOTAVAIL:
             fail(DDP_ERROR_INVALID_ARGUMENT, "uri: the store server cannot listen on ", name,
                  ": the host is not an address of this machine");
         case EMFILE:
         case ENFILE:
-            fail(DDP_ERROR_LIMIT, "the store server cannot listen on ", name, ": ", why, kRaiseOpenFiles);
+            fail(DDP_ERROR_LIMIT, "the store server cannot listen on ", name, ": ", why,
+                 kRaiseOpenFiles);
         default:
             fail(DDP_ERROR_IO, "the store server cannot listen on ", name, ": ", why);
     }
@@ -48,13 +51,14 @@ constexpr auto kHandshakeBound = std::chrono::seconds(5);
 
 // How often a name that has no address of this host yet is looked up again.
 constexpr std::chrono::milliseconds kLookAgain{200};
-// How long a name may stand for another host. Name servers hold an address for a while after its host is gone: those of
-// Kubernetes for up to 30 s.
+// How long a name may stand for another host. Name servers hold an address for a while after its
+// host is gone: those of Kubernetes for up to 30 s.
 constexpr std::int64_t kForeignMs = 60'000;
 
 bool is_of_this_host(const SocketAddress& address) {
     const Descriptor probe(::socket(address.storage.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-    return !probe || ::bind(probe.get(), address.get(), address.size) == 0 || errno != EADDRNOTAVAIL;
+    return !probe || ::bind(probe.get(), address.get(), address.size) == 0 ||
+           errno != EADDRNOTAVAIL;
 }
 
 // The first address that this host has.
@@ -63,8 +67,9 @@ std::optional<SocketAddress> own_of(const std::vector<SocketAddress>& addresses)
     return own == addresses.end() ? std::nullopt : std::optional(*own);
 }
 
-// The address of a name or number. Where a cluster starts a host, or starts one again, the host may know its address before the
-// name servers do. So this waits for the name until the deadline; while they give the address of another host, for kForeignMs.
+// The address of a name or number. Where a cluster starts a host, or starts one again, the host may
+// know its address before the name servers do. So this waits for the name until the deadline; while
+// they give the address of another host, for kForeignMs.
 SocketAddress address_to_listen_on(const std::string& host, int port, const Deadline& deadline) {
     const auto foreign = Deadline::after_ms(std::min(kForeignMs, deadline.remaining_ms()));
     bool told = false;
@@ -80,13 +85,15 @@ SocketAddress address_to_listen_on(const std::string& host, int port, const Dead
         if (const auto own = own_of(found)) return *own;
         // A number stays what it is. Listening there says what is wrong.
         if (!found.empty() && (is_numeric(host) || foreign.expired())) return found.front();
-        const std::string why = found.empty() ? error.message
-                                              : str("the host name '", host, "' is ", found.front().host(),
-                                                    ", which is not an address of this machine");
+        const std::string why = found.empty()
+                                    ? error.message
+                                    : str("the host name '", host, "' is ", found.front().host(),
+                                          ", which is not an address of this machine");
         if (!std::exchange(told, true))
             log(LogLevel::kWarn, "the store server waits for the address of its host: ", why);
         if (!interrupt::sleep(kLookAgain, deadline))
-            fail(DDP_ERROR_INTERRUPTED, "a wait for the address of the store server's host was interrupted: ", why);
+            fail(DDP_ERROR_INTERRUPTED,
+                 "a wait for the address of the store server's host was interrupted: ", why);
         if (!deadline.expired()) continue;
         if (found.empty()) throw Error(error);
         return found.front();
@@ -94,31 +101,35 @@ SocketAddress address_to_listen_on(const std::string& host, int port, const Dead
 }
 
 Descriptor listening_socket(const SocketAddress& address, const std::string& name) {
-    Descriptor socket(::socket(address.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    Descriptor socket(
+        ::socket(address.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     const int on = 1;
     if (!socket || setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) != 0 ||
-        ::bind(socket.get(), address.get(), address.size) != 0 || ::listen(socket.get(), kBacklog) != 0)
+        ::bind(socket.get(), address.get(), address.size) != 0 ||
+        ::listen(socket.get(), kBacklog) != 0)
         cannot_listen(name, errno);
     return socket;
 }
 
 }  // namespace
 
-StoreListener::StoreListener(uv_loop_t* loop, const std::string& host, int port, const std::string& secret,
-                             const Deadline& deadline, wire::Gate::Admit admit) {
+StoreListener::StoreListener(uv_loop_t* loop, const std::string& host, int port,
+                             const std::string& secret, const Deadline& deadline,
+                             wire::Gate::Admit admit) {
     const std::string name = tcp_uri(host, port);
     Descriptor socket = listening_socket(address_to_listen_on(host, port, deadline), name);
     address_ = local_address(socket.get());
     auto lookup = [key = wire::derive_key(secret, kStoreKey)](std::string_view identity) {
         return version_of(identity) ? std::optional(key) : std::nullopt;
     };
-    gate_ = std::make_unique<wire::Gate>(std::move(socket), "store", std::move(lookup), wire::Protection::kTls,
-                                         std::move(admit), kHandshakeBound);
+    gate_ = std::make_unique<wire::Gate>(std::move(socket), "store", std::move(lookup),
+                                         wire::Protection::kTls, std::move(admit), kHandshakeBound);
     int status = uv_poll_init(loop, &poll_, gate_->fd());
     poll_.data = this;
     if (status == 0)
-        status = uv_poll_start(&poll_, UV_READABLE,
-                               [](uv_poll_t* poll, int, int) { static_cast<StoreListener*>(poll->data)->advance(); });
+        status = uv_poll_start(&poll_, UV_READABLE, [](uv_poll_t* poll, int, int) {
+            static_cast<StoreListener*>(poll->data)->advance();
+        });
     if (status != 0) cannot_listen(name, -status);
 }
 

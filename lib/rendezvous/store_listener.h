@@ -1,4 +1,5 @@
-// Where clients of the tcp store come in: one address, and the handshakes of those who have not proved that they know the job secret.
+// Where clients of the tcp store come in: one address, and the handshakes of those who have not
+// proved that they know the job secret.
 #pragma once
 
 #include <uv.h>
@@ -16,8 +17,9 @@ namespace libddp {
 // On the thread of its loop, once that runs.
 class StoreListener {
 public:
-    // Listens when the constructor returns, and calls `admit` for each client that proves itself. Waits while the host's name has no
-    // address, or that of another host. Throws Error as TcpServer.
+    // Listens when the constructor returns, and calls `admit` for each client that proves itself.
+    // Waits while the host's name has no address, or that of another host. Throws Error as
+    // TcpServer.
     StoreListener(uv_loop_t* loop, const std::string& host, int port, const std::string& secret,
                   const Deadline& deadline, wire::Gate::Admit admit);
     StoreListener(const StoreListener&) = delete;

@@ -16,8 +16,9 @@ const StoreModule& etcd_module(const std::string& uri) {
              how_to_get_module("etcd"));
     const StoreModule& module = *entry();
     if (std::strcmp(module.build, build_identity()) != 0)
-        fail(DDP_ERROR_UNSUPPORTED, "uri: '", uri, "' needs the module libddp-etcd.so, which is of libddp ",
-             module.build, "; this is ", build_identity());
+        fail(DDP_ERROR_UNSUPPORTED, "uri: '", uri,
+             "' needs the module libddp-etcd.so, which is of libddp ", module.build, "; this is ",
+             build_identity());
     return module;
 }
 

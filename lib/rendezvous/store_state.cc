@@ -78,8 +78,9 @@ std::size_t StoreState::first_missing(const Strings& keys, std::size_t from) con
 }
 
 Outcome StoreState::full() const {
-    return failed(DDP_ERROR_LIMIT, str("the store is full: it holds ", bytes_, " bytes, at most ", max_bytes_,
-                                       " are allowed; delete keys that are no longer needed"));
+    return failed(DDP_ERROR_LIMIT,
+                  str("the store is full: it holds ", bytes_, " bytes, at most ", max_bytes_,
+                      " are allowed; delete keys that are no longer needed"));
 }
 
 Outcome StoreState::store(const std::string& key, std::string value) {
@@ -96,7 +97,8 @@ Outcome StoreState::compare_set(const Request& request) {
     const std::string& expected = request.values[0];
     const std::string& desired = request.values[1];
     const std::string* old = find(request.keys.front());
-    if (old == nullptr ? !expected.empty() : *old != expected) return with_value(old == nullptr ? "" : *old);
+    if (old == nullptr ? !expected.empty() : *old != expected)
+        return with_value(old == nullptr ? "" : *old);
     Outcome outcome = store(request.keys.front(), desired);
     if (outcome.code == DDP_OK) outcome.values.push_back(desired);
     return outcome;
@@ -110,10 +112,12 @@ Outcome StoreState::add(const Request& request) {
         auto [end, code] = std::from_chars(text->data(), last, sum);
         if (code != std::errc() || end != last)
             return failed(DDP_ERROR_INVALID_ARGUMENT,
-                          str("key ", in_quotes(key), ": its value ", in_quotes(*text), " is not a 64-bit integer"));
+                          str("key ", in_quotes(key), ": its value ", in_quotes(*text),
+                              " is not a 64-bit integer"));
     }
     if (__builtin_add_overflow(sum, request.number, &sum))
-        return failed(DDP_ERROR_INVALID_ARGUMENT, str("key ", in_quotes(key), ": the sum does not fit 64 bits"));
+        return failed(DDP_ERROR_INVALID_ARGUMENT,
+                      str("key ", in_quotes(key), ": the sum does not fit 64 bits"));
     Outcome outcome = store(key, std::to_string(sum));
     outcome.number = sum;
     return outcome;
@@ -130,11 +134,13 @@ Outcome StoreState::remove(const std::string& key) {
 Outcome StoreState::list_keys(const std::string& prefix) const {
     Outcome outcome;
     std::size_t total = 0;
-    for (auto at = keys_.lower_bound(prefix); at != keys_.end() && at->first.starts_with(prefix); ++at) {
+    for (auto at = keys_.lower_bound(prefix); at != keys_.end() && at->first.starts_with(prefix);
+         ++at) {
         total += at->first.size() + 4;
         if (total > limits::kFrame - 4096)
             return failed(DDP_ERROR_LIMIT,
-                          str("more than ", limits::kFrame, " bytes of keys begin with the prefix: use a longer one"));
+                          str("more than ", limits::kFrame,
+                              " bytes of keys begin with the prefix: use a longer one"));
         outcome.values.push_back(at->first);
     }
     return outcome;
@@ -209,8 +215,9 @@ Outcome StoreState::timed_out(const Request& request, std::int64_t waited_ms) co
     std::string bound = waited_ms == kNoWait ? "" : str(" within ", waited_ms, " ms");
     std::size_t missing = first_missing(request.keys);
     std::string key = missing < request.keys.size() ? in_quotes(request.keys[missing]) : "";
-    return failed(DDP_ERROR_TIMEOUT,
-                  str("key ", key, waited_ms == kNoWait ? " does not exist" : " did not appear", bound));
+    return failed(
+        DDP_ERROR_TIMEOUT,
+        str("key ", key, waited_ms == kNoWait ? " does not exist" : " did not appear", bound));
 }
 
 void StoreState::snapshot(const std::function<void(std::uint64_t, const Request&)>& visit) const {

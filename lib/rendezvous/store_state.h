@@ -1,6 +1,6 @@
 // The content of a store: keys and last wills, within a memory limit. Pure and deterministic: no
-// clock, no sockets, no threads. The tcp server has one behind its wait lists; each participant of a file store replays
-// the same log into its own.
+// clock, no sockets, no threads. The tcp server has one behind its wait lists; each participant of
+// a file store replays the same log into its own.
 #pragma once
 
 #include <cstddef>
@@ -19,8 +19,8 @@ class StoreState {
 public:
     explicit StoreState(std::size_t max_bytes = limits::kTotal) : max_bytes_(max_bytes) {}
 
-    // Does what a request of this connection or participant asks. nullopt: it has to wait (request.timeout_ms is not looked at). Then,
-    // and after a failure, nothing has changed.
+    // Does what a request of this connection or participant asks. nullopt: it has to wait
+    // (request.timeout_ms is not looked at). Then, and after a failure, nothing has changed.
     std::optional<Outcome> apply(std::uint64_t owner, const Request& request);
 
     // nullptr: the key does not exist. Good until the next change.
@@ -33,18 +33,21 @@ public:
     // Owners of wills, which somebody has to end should they die.
     std::set<std::uint64_t> owners() const;
 
-    // The failure of a wait for keys that ended without success. waited_ms == kNoWait: it was not to wait at all.
+    // The failure of a wait for keys that ended without success. waited_ms == kNoWait: it was not
+    // to wait at all.
     Outcome timed_out(const Request& request, std::int64_t waited_ms) const;
 
     std::size_t bytes() const { return bytes_; }
-    // Memory of the caller's, which counts. The failure of a request for which there is none; then nothing has changed.
+    // Memory of the caller's, which counts. The failure of a request for which there is none; then
+    // nothing has changed.
     std::optional<Outcome> hold(std::size_t bytes);
     void let_go(std::size_t bytes) { bytes_ -= bytes; }
     // Requests that rebuild this state when applied, in order, to an empty one.
     void snapshot(const std::function<void(std::uint64_t, const Request&)>& visit) const;
 
 private:
-    // The change of a key when its author is gone; with a condition only if that key then has that value.
+    // The change of a key when its author is gone; with a condition only if that key then has that
+    // value.
     struct Will {
         std::string value;
         std::string holder_key;  // empty: no condition
@@ -59,7 +62,9 @@ private:
     Outcome set_will(std::uint64_t owner, const Request& request);
     void remove_will(std::uint64_t owner, const std::string& key);
 
-    bool fits(std::size_t freed, std::size_t added) const { return bytes_ - freed + added <= max_bytes_; }
+    bool fits(std::size_t freed, std::size_t added) const {
+        return bytes_ - freed + added <= max_bytes_;
+    }
     Outcome full() const;
     Outcome store(const std::string& key, std::string value);
 

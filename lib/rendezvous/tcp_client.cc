@@ -12,18 +12,20 @@
 namespace libddp {
 namespace {
 
-// The server ends a wait on time and says what was missing; only when it does not does the client, a little later.
+// The server ends a wait on time and says what was missing; only when it does not does the client,
+// a little later.
 constexpr std::int64_t kGraceMs = 2000;
 // Time for each MiB, so that a long value can cross a slow network.
 constexpr std::int64_t kMebibyteMs = 1000;
 constexpr std::size_t kMebibyte = std::size_t{1} << 20;
-// How long after a request that it has answered the server keeps the connection for a client that is silent, with some seconds to spare.
+// How long after a request that it has answered the server keeps the connection for a client that
+// is silent, with some seconds to spare.
 constexpr std::int64_t kServerWaitsMs = kSilentConnectionMs - 5'000;
 
 }  // namespace
 
-TcpClient::TcpClient(std::unique_ptr<wire::Channel> channel, std::string name, int port, std::int64_t call_timeout_ms,
-                     std::unique_ptr<TcpServer> server)
+TcpClient::TcpClient(std::unique_ptr<wire::Channel> channel, std::string name, int port,
+                     std::int64_t call_timeout_ms, std::unique_ptr<TcpServer> server)
     : name_(std::move(name)),
       port_(port),
       call_timeout_ms_(call_timeout_ms),
@@ -44,7 +46,8 @@ void TcpClient::check_usable() const {
 
 void TcpClient::send_cancel(std::uint64_t id) {
     if (closed_ || lost_) return;
-    connection_.send(encode_request(0, Request{Op::kCancel, {}, {}, static_cast<std::int64_t>(id)}));
+    connection_.send(
+        encode_request(0, Request{Op::kCancel, {}, {}, static_cast<std::int64_t>(id)}));
 }
 
 void TcpClient::extend(Pending& pending, std::size_t transfer) {
@@ -77,15 +80,17 @@ Outcome TcpClient::perform(Request request, std::int64_t within_ms) {
     interrupt::Waited waited;
     do {
         const Deadline deadline = pending->deadline;  // an answer that begins to come moves it
-        waited = interrupt::wait(lock, pending->answered, deadline, [&] { return pending->outcome.has_value(); });
+        waited = interrupt::wait(lock, pending->answered, deadline,
+                                 [&] { return pending->outcome.has_value(); });
     } while (waited == interrupt::Waited::kTimeout && !pending->deadline.expired());
     if (waited == interrupt::Waited::kReady) return std::move(*pending->outcome);
     // An answer that came while the program was asked has taken it out already.
     if (pending_.erase(id) > 0 && may_wait(request.op)) send_cancel(id);
     if (waited == interrupt::Waited::kInterrupted)
-        fail(DDP_ERROR_INTERRUPTED, "a wait for ", describe_wait(request), " of the store at ", name_,
-             " was interrupted");
-    fail(DDP_ERROR_TIMEOUT, "the store at ", name_, " did not answer within ", pending->bound_ms, " ms");
+        fail(DDP_ERROR_INTERRUPTED, "a wait for ", describe_wait(request), " of the store at ",
+             name_, " was interrupted");
+    fail(DDP_ERROR_TIMEOUT, "the store at ", name_, " did not answer within ", pending->bound_ms,
+         " ms");
 }
 
 Notifier::Id TcpClient::watch(const std::string& key, Notifier::Callback seen) {

@@ -1,4 +1,5 @@
-// The tcp store's client: one connection (tcp_client_connection.h), any number of threads that call.
+// The tcp store's client: one connection (tcp_client_connection.h), any number of threads that
+// call.
 #pragma once
 
 #include <atomic>
@@ -21,10 +22,10 @@ namespace libddp {
 
 class TcpClient final : public StoreEngine, TcpClientConnection::Owner {
 public:
-    // channel: of connect_to_server. port: the server's. call_timeout_ms: the bound of calls that do not wait for
-    // others. server: of this process; it ends after this client.
-    TcpClient(std::unique_ptr<wire::Channel> channel, std::string name, int port, std::int64_t call_timeout_ms,
-              std::unique_ptr<TcpServer> server = nullptr);
+    // channel: of connect_to_server. port: the server's. call_timeout_ms: the bound of calls that
+    // do not wait for others. server: of this process; it ends after this client.
+    TcpClient(std::unique_ptr<wire::Channel> channel, std::string name, int port,
+              std::int64_t call_timeout_ms, std::unique_ptr<TcpServer> server = nullptr);
     ~TcpClient() override;
 
     Outcome perform(Request request, std::int64_t within_ms) override;
@@ -72,7 +73,8 @@ private:
     std::uint64_t next_id_ = 1;
     bool closed_ = false;
     std::optional<Loss> lost_;
-    std::atomic<std::int64_t> answered_ms_;  // boot_ms when the newest request was sent that has been answered
+    // boot_ms when the newest request was sent that has been answered
+    std::atomic<std::int64_t> answered_ms_;
     Notifier notifier_;
     TcpClientConnection connection_;
 };

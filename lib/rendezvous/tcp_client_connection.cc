@@ -18,7 +18,8 @@ constexpr std::size_t kAnswerWithTime = std::size_t{1} << 20;
 
 }  // namespace
 
-TcpClientConnection::TcpClientConnection(std::unique_ptr<wire::Channel> channel, std::string name, Owner& owner)
+TcpClientConnection::TcpClientConnection(std::unique_ptr<wire::Channel> channel, std::string name,
+                                         Owner& owner)
     : name_(std::move(name)),
       owner_(owner),
       channel_(std::move(channel)),
@@ -26,10 +27,12 @@ TcpClientConnection::TcpClientConnection(std::unique_ptr<wire::Channel> channel,
     loop_.start([this] {
         uv_timer_init(loop_.loop(), &farewell_);
         if (int status = uv_poll_init(loop_.loop(), &socket_, channel_->fd()); status != 0)
-            fail(DDP_ERROR_IO, "the store client cannot start: ", std::generic_category().message(-status));
+            fail(DDP_ERROR_IO,
+                 "the store client cannot start: ", std::generic_category().message(-status));
         socket_.data = farewell_.data = this;
         watch(false);
-        // Bytes that the server has sent with the end of the handshake are in the channel, not in the socket.
+        // Bytes that the server has sent with the end of the handshake are in the channel, not in
+        // the socket.
         loop_.wake();
     });
 }
@@ -105,7 +108,8 @@ void TcpClientConnection::watch(bool writes) {
         if (self->channel_ != nullptr) self->talk();
     });
     if (status != 0)
-        fail(DDP_ERROR_IO, "the store client cannot watch its socket: ", std::generic_category().message(-status));
+        fail(DDP_ERROR_IO, "the store client cannot watch its socket: ",
+             std::generic_category().message(-status));
 }
 
 void TcpClientConnection::say_goodbye() {
@@ -114,7 +118,9 @@ void TcpClientConnection::say_goodbye() {
     std::string bytes = encode_request(0, Request{Op::kGoodbye});
     unsent_ += bytes.size();
     outbox_.add(std::move(bytes));
-    const auto late = [](uv_timer_t* timer) { static_cast<TcpClientConnection*>(timer->data)->end(); };
+    const auto late = [](uv_timer_t* timer) {
+        static_cast<TcpClientConnection*>(timer->data)->end();
+    };
     uv_timer_start(&farewell_, late, kFarewellMs, 0);
     talk();
 }
@@ -136,7 +142,9 @@ void TcpClientConnection::take_frames() {
                 fail(DDP_ERROR_IO, "an unknown kind of message");
         }
     } catch (const std::exception& error) {
-        lose(str("the store at ", name_, " sent something that is not the store protocol: ", error.what()), false);
+        lose(str("the store at ", name_,
+                 " sent something that is not the store protocol: ", error.what()),
+             false);
     }
 }
 

@@ -20,8 +20,8 @@ constexpr int kReadsATurn = 16;
 
 }  // namespace
 
-TcpConnection::TcpConnection(LoopThread& loop, std::uint64_t id, wire::Gate::Guest guest, std::size_t& total,
-                             Owner& owner)
+TcpConnection::TcpConnection(LoopThread& loop, std::uint64_t id, wire::Gate::Guest guest,
+                             std::size_t& total, Owner& owner)
     : id_(id),
       owner_(owner),
       buffer_(loop.buffer()),
@@ -112,7 +112,8 @@ void TcpConnection::send(std::string header, SharedBytes rest) {
     outbox_.add(std::move(header));
     if (rest != nullptr) outbox_.add(std::move(rest));
     if (outbox_.bytes() > owner_.limits().hopeless) {
-        log(LogLevel::kWarn, "store: a client at ", peer_, " that does not read its answers is disconnected");
+        log(LogLevel::kWarn, "store: a client at ", peer_,
+            " that does not read its answers is disconnected");
         return close();
     }
     if (!idle) return;
@@ -162,7 +163,8 @@ void TcpConnection::close() {
 void TcpConnection::watch() {
     if (closed()) return;
     int events = 0;
-    if (state_ == State::kFinishing || !(congested_ || room_ == Room::kAwaited)) events |= UV_READABLE;
+    if (state_ == State::kFinishing || !(congested_ || room_ == Room::kAwaited))
+        events |= UV_READABLE;
     if (!shut_ && (outbox_.bytes() > 0 || !channel_->flush())) events |= UV_WRITABLE;
     if (events == 0) events = UV_DISCONNECT;
     watch(events);

@@ -28,7 +28,8 @@ public:
         virtual void on_frame(TcpConnection& from, const Frame& frame) = 0;
         // The connection is over and its memory may go.
         virtual void on_closed(TcpConnection& connection) = 0;
-        // Memory for a long request of which only the beginning has come. False: none now; the owner calls room_given() later.
+        // Memory for a long request of which only the beginning has come. False: none now; the
+        // owner calls room_given() later.
         virtual bool ask_room(TcpConnection& connection, std::size_t bytes) = 0;
         virtual void give_back_room(TcpConnection& connection) = 0;
         virtual const ServerLimits& limits() const = 0;
@@ -36,8 +37,10 @@ public:
         virtual void again(TcpConnection& connection) = 0;
     };
 
-    // guest: of a client that proved itself. total: what answers of all connections hold (outbox.h). Throws Error.
-    TcpConnection(LoopThread& loop, std::uint64_t id, wire::Gate::Guest guest, std::size_t& total, Owner& owner);
+    // guest: of a client that proved itself. total: what answers of all connections hold
+    // (outbox.h). Throws Error.
+    TcpConnection(LoopThread& loop, std::uint64_t id, wire::Gate::Guest guest, std::size_t& total,
+                  Owner& owner);
     TcpConnection(const TcpConnection&) = delete;
     TcpConnection& operator=(const TcpConnection&) = delete;
 
@@ -50,7 +53,8 @@ public:
     void begin(bool same_version);
     void send(std::string bytes);
     void send(std::string header, SharedBytes rest);
-    // Sends last bytes, then closes when the peer has closed its side. Bytes that still come in are ignored.
+    // Sends last bytes, then closes when the peer has closed its side. Bytes that still come in are
+    // ignored.
     void finish(std::string last);
     void close();
     void turn() { on_event(0, UV_READABLE | UV_WRITABLE); }

@@ -23,7 +23,8 @@
 namespace libddp {
 namespace {
 
-// One attempt may take this long before the next begins: a lost SYN must not cost the whole deadline.
+// One attempt may take this long before the next begins: a lost SYN must not cost the whole
+// deadline.
 constexpr std::int64_t kAttemptMs = 10'000;
 constexpr std::int64_t kFirstPauseMs = 20;
 constexpr std::int64_t kLongestPauseMs = 500;
@@ -38,7 +39,8 @@ bool wait_for(int fd, short events, const Deadline& deadline) {
     while (true) {
         pollfd entry{fd, events, 0};
         const std::int64_t longest = interrupt::possible() ? interrupt::kSlice.count() : 60'000;
-        int ready = poll(&entry, 1, static_cast<int>(std::min<std::int64_t>(deadline.remaining_ms(), longest)));
+        int ready = poll(
+            &entry, 1, static_cast<int>(std::min<std::int64_t>(deadline.remaining_ms(), longest)));
         if (ready > 0) return true;
         if (ready < 0 && errno != EINTR) fail(DDP_ERROR_IO, "poll: ", reason(errno));
         if (deadline.expired()) return false;
@@ -49,7 +51,8 @@ bool wait_for(int fd, short events, const Deadline& deadline) {
 void connect_socket(int fd, const SocketAddress& address, const Deadline& deadline) {
     if (connect(fd, address.get(), address.size) != 0) {
         if (errno != EINPROGRESS && errno != EINTR) fail(DDP_ERROR_UNAVAILABLE, reason(errno));
-        if (!wait_for(fd, POLLOUT, deadline)) fail(DDP_ERROR_TIMEOUT, "no answer from ", address.host());
+        if (!wait_for(fd, POLLOUT, deadline))
+            fail(DDP_ERROR_TIMEOUT, "no answer from ", address.host());
         int error = 0;
         socklen_t size = sizeof error;
         getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size);
@@ -58,13 +61,15 @@ void connect_socket(int fd, const SocketAddress& address, const Deadline& deadli
     // Without a listener, a local port of the ephemeral range can connect to itself.
     SocketAddress self = local_address(fd);
     SocketAddress peer = peer_address(fd);
-    if (self.port() == peer.port() && self.host() == peer.host()) fail(DDP_ERROR_UNAVAILABLE, reason(ECONNREFUSED));
+    if (self.port() == peer.port() && self.host() == peer.host())
+        fail(DDP_ERROR_UNAVAILABLE, reason(ECONNREFUSED));
 }
 
 // For handshake and channel alike.
 void wait_for_server(int fd, short events, const Deadline& deadline) {
     if (!wait_for(fd, events, deadline))
-        fail(DDP_ERROR_UNAVAILABLE, "something accepts connections there, but does not answer like a libddp store");
+        fail(DDP_ERROR_UNAVAILABLE,
+             "something accepts connections there, but does not answer like a libddp store");
 }
 
 std::string receive(wire::Channel& channel, std::size_t size, const Deadline& deadline) {
@@ -84,28 +89,36 @@ struct Final {
     std::string message;
 };
 
-std::unique_ptr<wire::Channel> shake_hands(Descriptor socket, const wire::Key& key, const Deadline& deadline) {
-    auto handshake = wire::Handshake::client(std::move(socket), store_identity(), key, wire::Protection::kTls);
+std::unique_ptr<wire::Channel> shake_hands(Descriptor socket, const wire::Key& key,
+                                           const Deadline& deadline) {
+    auto handshake =
+        wire::Handshake::client(std::move(socket), store_identity(), key, wire::Protection::kTls);
     try {
-        for (wire::Handshake::Wants wants; (wants = handshake->advance()) != wire::Handshake::Wants::kNothing;)
-            wait_for_server(handshake->fd(), wants == wire::Handshake::Wants::kRead ? POLLIN : POLLOUT, deadline);
+        for (wire::Handshake::Wants wants;
+             (wants = handshake->advance()) != wire::Handshake::Wants::kNothing;)
+            wait_for_server(handshake->fd(),
+                            wants == wire::Handshake::Wants::kRead ? POLLIN : POLLOUT, deadline);
     } catch (const wire::NotLibddp&) {
-        throw Final{DDP_ERROR_UNAVAILABLE, "what listens there is not a libddp store; check host and port"};
+        throw Final{DDP_ERROR_UNAVAILABLE,
+                    "what listens there is not a libddp store; check host and port"};
     } catch (const Error& error) {
         if (error.info().code != DDP_ERROR_PERMISSION_DENIED) throw;
         throw Final{DDP_ERROR_PERMISSION_DENIED,
-                    str("the server has another job secret. Either it belongs to another job, so that this one needs a "
-                        "port of its own (MASTER_PORT), or the ranks of this job have different secrets: set the same "
-                        "DDP_SECRET or DDP_SECRET_FILE for every rank. Without one, a process has the secret of its "
+                    str("the server has another job secret. Either it belongs to another job, so "
+                        "that this one needs a "
+                        "port of its own (MASTER_PORT), or the ranks of this job have different "
+                        "secrets: set the same "
+                        "DDP_SECRET or DDP_SECRET_FILE for every rank. Without one, a process has "
+                        "the secret of its "
                         "user and of its launcher's job (",
                         error.what(), ")")};
     }
     auto channel = handshake->take_channel();
     const std::uint32_t version = decode_version(receive(*channel, kVersionSize, deadline));
     if (version != kProtocolVersion)
-        throw Final{DDP_ERROR_UNSUPPORTED,
-                    str("the server speaks version ", version, " of the store protocol and this library version ",
-                        kProtocolVersion, "; use one libddp for all ranks")};
+        throw Final{DDP_ERROR_UNSUPPORTED, str("the server speaks version ", version,
+                                               " of the store protocol and this library version ",
+                                               kProtocolVersion, "; use one libddp for all ranks")};
     return channel;
 }
 
@@ -113,9 +126,11 @@ std::unique_ptr<wire::Channel> attempt(const std::string& host, int port, const 
                                        const Deadline& deadline) {
     ErrorInfo last;
     for (const auto& address : resolve(host, port, deadline)) {
-        Descriptor socket(::socket(address.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+        Descriptor socket(
+            ::socket(address.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
         if (!socket) {
-            if (lacks_descriptors(errno)) throw Final{DDP_ERROR_LIMIT, reason(errno) + kRaiseOpenFiles};
+            if (lacks_descriptors(errno))
+                throw Final{DDP_ERROR_LIMIT, reason(errno) + kRaiseOpenFiles};
             last = {DDP_ERROR_UNAVAILABLE, reason(errno)};
             continue;
         }
@@ -137,10 +152,12 @@ std::unique_ptr<wire::Channel> attempt(const std::string& host, int port, const 
 }
 
 [[noreturn]] void interrupted(const std::string& name) {
-    fail(DDP_ERROR_INTERRUPTED, "a wait for the store at ", name, " was interrupted before there was a connection");
+    fail(DDP_ERROR_INTERRUPTED, "a wait for the store at ", name,
+         " was interrupted before there was a connection");
 }
 
-void send_all(wire::Channel& channel, std::string bytes, const std::string& name, const Deadline& deadline) {
+void send_all(wire::Channel& channel, std::string bytes, const std::string& name,
+              const Deadline& deadline) {
     Outbox outbox;
     outbox.add(std::move(bytes));
     while (!outbox.send(channel))
@@ -150,8 +167,8 @@ void send_all(wire::Channel& channel, std::string bytes, const std::string& name
 
 }  // namespace
 
-std::unique_ptr<wire::Channel> connect_once(const std::string& host, int port, const std::string& secret,
-                                            const Deadline& deadline) {
+std::unique_ptr<wire::Channel> connect_once(const std::string& host, int port,
+                                            const std::string& secret, const Deadline& deadline) {
     try {
         return attempt(host, port, wire::derive_key(secret, kStoreKey), deadline);
     } catch (const Final& failure) {
@@ -159,8 +176,8 @@ std::unique_ptr<wire::Channel> connect_once(const std::string& host, int port, c
     }
 }
 
-Outcome ask_once(const std::string& host, int port, const std::string& secret, const Request& request,
-                 const Deadline& deadline) {
+Outcome ask_once(const std::string& host, int port, const std::string& secret,
+                 const Request& request, const Deadline& deadline) {
     const auto channel = connect_once(host, port, secret, deadline);
     const std::string name = tcp_uri(host, port);
     send_all(*channel, encode_request(1, request), name, deadline);
@@ -176,13 +193,16 @@ Outcome ask_once(const std::string& host, int port, const std::string& secret, c
     }
 }
 
-std::unique_ptr<wire::Channel> connect_to_server(const std::string& host, int port, const std::string& secret,
+std::unique_ptr<wire::Channel> connect_to_server(const std::string& host, int port,
+                                                 const std::string& secret,
                                                  const Deadline& deadline) {
     const wire::Key key = wire::derive_key(secret, kStoreKey);
     const std::string name = tcp_uri(host, port);
     const auto started = Deadline::Clock::now();
     auto waited_ms = [&] {
-        return std::chrono::duration_cast<std::chrono::milliseconds>(Deadline::Clock::now() - started).count();
+        return std::chrono::duration_cast<std::chrono::milliseconds>(Deadline::Clock::now() -
+                                                                     started)
+            .count();
     };
     std::optional<std::minstd_rand> random;  // seldom needed
     std::int64_t pause = kFirstPauseMs;
@@ -199,9 +219,11 @@ std::unique_ptr<wire::Channel> connect_to_server(const std::string& host, int po
         if (last.code == DDP_ERROR_INTERRUPTED) interrupted(name);
         if (last.code == DDP_ERROR_LIMIT) cannot_be_used(name, {last.code, last.message});
         if (deadline.expired())
-            fail(last.code == DDP_ERROR_TIMEOUT ? DDP_ERROR_TIMEOUT : DDP_ERROR_UNAVAILABLE, "the store at ", name,
-                 " was not reached within ", waited_ms(), " ms: ", last.message,
-                 ". Check that the process that hosts it (rank 0 or the launcher) runs, that host and port are right, "
+            fail(last.code == DDP_ERROR_TIMEOUT ? DDP_ERROR_TIMEOUT : DDP_ERROR_UNAVAILABLE,
+                 "the store at ", name, " was not reached within ", waited_ms(),
+                 " ms: ", last.message,
+                 ". Check that the process that hosts it (rank 0 or the launcher) runs, that host "
+                 "and port are right, "
                  "and that no firewall is between");
         if (!told && waited_ms() > kSilenceMs) {
             told = true;

@@ -19,8 +19,8 @@ constexpr std::size_t kLongAnswer = std::size_t{64} << 10;
 
 }  // namespace
 
-TcpServer::TcpServer(const std::string& host, int port, const std::string& secret, const Deadline& deadline,
-                     const ServerLimits& limits)
+TcpServer::TcpServer(const std::string& host, int port, const std::string& secret,
+                     const Deadline& deadline, const ServerLimits& limits)
     : limits_(limits),
       waits_([this](Caller caller, const Outcome& outcome) { reply(caller, outcome); }),
       room_(limits.requests),
@@ -41,9 +41,11 @@ void TcpServer::begin_stop() {
     stopping_ = true;
     listener_->close();
     if (connections_.empty()) return loop_.end();
-    for (auto& [_, connection] : connections_) connection->finish(encode_closing("its owner ended it"));
+    for (auto& [_, connection] : connections_)
+        connection->finish(encode_closing("its owner ended it"));
     const auto close_all = [](uv_timer_t* timer) {
-        for (auto& [_, connection] : static_cast<TcpServer*>(timer->data)->connections_) connection->close();
+        for (auto& [_, connection] : static_cast<TcpServer*>(timer->data)->connections_)
+            connection->close();
     };
     uv_timer_start(&sweep_timer_, close_all, kStopMs, 0);
 }
@@ -54,7 +56,8 @@ void TcpServer::admit(wire::Gate::Guest guest) {
     const std::uint64_t id = next_id_++;
     const bool same_version = version_of(guest.identity) == kProtocolVersion;
     TcpConnection::Owner& owner = *this;
-    auto connection = std::make_unique<TcpConnection>(loop_, id, std::move(guest), answers_.unsent(), owner);
+    auto connection =
+        std::make_unique<TcpConnection>(loop_, id, std::move(guest), answers_.unsent(), owner);
     connections_.emplace(id, std::move(connection)).first->second->begin(same_version);
 }
 
@@ -71,12 +74,14 @@ void TcpServer::sweep() {
 // ---- memory
 
 void TcpServer::give_back_room(TcpConnection& connection) {
-    for (const std::uint64_t id : room_.give_back(connection.id())) connections_.at(id)->room_given();
+    for (const std::uint64_t id : room_.give_back(connection.id()))
+        connections_.at(id)->room_given();
 }
 
 void TcpServer::again(TcpConnection& connection) {
     again_.insert(connection.id());
-    uv_idle_start(&turns_, [](uv_idle_t* idle) { static_cast<TcpServer*>(idle->data)->take_turns(); });
+    uv_idle_start(&turns_,
+                  [](uv_idle_t* idle) { static_cast<TcpServer*>(idle->data)->take_turns(); });
 }
 
 void TcpServer::take_turns() {
@@ -89,9 +94,11 @@ void TcpServer::drop_slow_readers() {
     while (answers_.unsent() > limits_.answers) {
         TcpConnection* slowest = nullptr;
         for (auto& [_, connection] : connections_)
-            if (slowest == nullptr || connection->unsent() > slowest->unsent()) slowest = connection.get();
+            if (slowest == nullptr || connection->unsent() > slowest->unsent())
+                slowest = connection.get();
         if (slowest == nullptr || slowest->unsent() == 0) return;
-        log(LogLevel::kWarn, "store: a client at ", slowest->peer(), " that does not read ", slowest->unsent(),
+        log(LogLevel::kWarn, "store: a client at ", slowest->peer(), " that does not read ",
+            slowest->unsent(),
             " bytes of answers is disconnected: too many answers wait to be read");
         slowest->close();
     }

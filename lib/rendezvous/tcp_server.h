@@ -1,4 +1,5 @@
-// The tcp store's server: one thread, one libuv loop, one state machine. It binds only the address it was given.
+// The tcp store's server: one thread, one libuv loop, one state machine. It binds only the address
+// it was given.
 #pragma once
 
 #include <uv.h>
@@ -23,28 +24,32 @@ namespace libddp {
 
 class TcpServer final : TcpConnection::Owner {
 public:
-    // Listens when the constructor returns. port 0: a free one. Waits while the host's name has no address, or that of another
-    // host.
-    // Throws Error: ALREADY_EXISTS (port taken), PERMISSION_DENIED, INVALID_ARGUMENT (not an address of this machine),
-    // UNAVAILABLE or TIMEOUT (host name), IO.
-    TcpServer(const std::string& host, int port, const std::string& secret, const Deadline& deadline,
-              const ServerLimits& limits = ServerLimits());
+    // Listens when the constructor returns. port 0: a free one. Waits while the host's name has no
+    // address, or that of another host. Throws Error: ALREADY_EXISTS (port taken),
+    // PERMISSION_DENIED, INVALID_ARGUMENT (not an address of this machine), UNAVAILABLE or TIMEOUT
+    // (host name), IO.
+    TcpServer(const std::string& host, int port, const std::string& secret,
+              const Deadline& deadline, const ServerLimits& limits = ServerLimits());
     ~TcpServer() override { stop(); }
     TcpServer(const TcpServer&) = delete;
     TcpServer& operator=(const TcpServer&) = delete;
 
     int port() const;
-    // The numeric address at which this process reaches the server: loopback if it listens on every address.
+    // The numeric address at which this process reaches the server: loopback if it listens on every
+    // address.
     std::string local_host() const;
 
-    // Tells every client that the end is intended, then closes. Idempotent, at most about half a second.
+    // Tells every client that the end is intended, then closes. Idempotent, at most about half a
+    // second.
     void stop() { loop_.stop(); }
 
 private:
     // The connections call these.
     void on_frame(TcpConnection& from, const Frame& frame) override;
     void on_closed(TcpConnection& connection) override;
-    bool ask_room(TcpConnection& connection, std::size_t bytes) override { return room_.ask(connection.id(), bytes); }
+    bool ask_room(TcpConnection& connection, std::size_t bytes) override {
+        return room_.ask(connection.id(), bytes);
+    }
     void give_back_room(TcpConnection& connection) override;
     const ServerLimits& limits() const override { return limits_; }
     void again(TcpConnection& connection) override;

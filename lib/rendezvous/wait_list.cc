@@ -17,7 +17,8 @@ std::size_t size_of(const Request& request) {
 bool WaitList::submit(Caller caller, Request request, Time now) {
     if (parked_.count(caller) != 0) return false;
     if (request.timeout_ms != kNoWait && may_wait(request.op) && too_many(caller.owner)) {
-        reply_(caller, failed(DDP_ERROR_LIMIT, str("more than ", limits::kWaitsPerOwner, " waits on one connection")));
+        reply_(caller, failed(DDP_ERROR_LIMIT, str("more than ", limits::kWaitsPerOwner,
+                                                   " waits on one connection")));
         return true;
     }
     if (auto outcome = state_.apply(caller.owner, request)) {
@@ -31,7 +32,8 @@ bool WaitList::submit(Caller caller, Request request, Time now) {
         return true;
     }
     Parked parked;
-    if (request.timeout_ms != kForever) parked.deadline = now + std::chrono::milliseconds(request.timeout_ms);
+    if (request.timeout_ms != kForever)
+        parked.deadline = now + std::chrono::milliseconds(request.timeout_ms);
     parked.size = size_of(request);
     parked.request = std::move(request);
     if (auto full = state_.hold(parked.size)) {
@@ -49,7 +51,8 @@ void WaitList::cancel(Caller caller) {
 }
 
 void WaitList::end_owner(std::uint64_t owner) {
-    for (auto entry = parked_.lower_bound({owner, 0}); entry != parked_.end() && entry->first.owner == owner;)
+    for (auto entry = parked_.lower_bound({owner, 0});
+         entry != parked_.end() && entry->first.owner == owner;)
         end(entry++);
     for (const auto& key : state_.end_owner(owner)) wake(key);
 }
@@ -72,8 +75,9 @@ bool WaitList::too_many(std::uint64_t owner) const {
     return count != open_.end() && count->second >= limits::kWaitsPerOwner;
 }
 
-// Where the request has to wait now; false: nowhere. A wait for several keys waits at the first that is missing, so each change wakes
-// it at most once; keys that it has already seen are looked at again only when the last one has come.
+// Where the request has to wait now; false: nowhere. A wait for several keys waits at the first
+// that is missing, so each change wakes it at most once; keys that it has already seen are looked
+// at again only when the last one has come.
 bool WaitList::look(Parked& parked) const {
     const Strings& keys = parked.request.keys;
     parked.scanned = state_.first_missing(keys, parked.scanned);

@@ -24,8 +24,8 @@ public:
     explicit WaitList(Reply reply, std::size_t max_bytes = limits::kTotal)
         : state_(max_bytes), reply_(std::move(reply)) {}
 
-    // Answers now, or later when what it waits for has come or its time is over. False: the caller already has a
-    // request with this number open, which only a broken client does.
+    // Answers now, or later when what it waits for has come or its time is over. False: the caller
+    // already has a request with this number open, which only a broken client does.
     bool submit(Caller caller, Request request, Time now);
     // Forgets a request that still waits, without an answer.
     void cancel(Caller caller);

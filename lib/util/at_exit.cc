@@ -40,7 +40,8 @@ struct ExitList {
         const auto begin = Deadline::Clock::now();
         const Lock lock(list.mutex);
         for (const AtExit* entry : list.entries) {
-            const auto gone = std::chrono::ceil<std::chrono::milliseconds>(Deadline::Clock::now() - begin);
+            const auto gone =
+                std::chrono::ceil<std::chrono::milliseconds>(Deadline::Clock::now() - begin);
             const auto deadline = Deadline::after_ms(entry->at_most_ms_ - gone.count());
             if (deadline.expired()) continue;
             try {

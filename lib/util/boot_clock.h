@@ -1,5 +1,5 @@
-// A clock that goes on while the machine is suspended and while this process is stopped, for what others decide about this process
-// meanwhile.
+// A clock that goes on while the machine is suspended and while this process is stopped, for what
+// others decide about this process meanwhile.
 #pragma once
 
 #include <cstdint>

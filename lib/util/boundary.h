@@ -1,5 +1,5 @@
-// The C functions between libddp and its modules and backends, in both directions: an exception becomes a status, and a struct of the
-// caller's says why.
+// The C functions between libddp and its modules and backends, in both directions: an exception
+// becomes a status, and a struct of the caller's says why.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,5 @@
-// The headers that most files include, for builds that compile them once for all of a room. No file includes this one.
+// The headers that most files include, for builds that compile them once for all of a room. No file
+// includes this one.
 #pragma once
 
 #include <algorithm>

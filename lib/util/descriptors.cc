@@ -27,13 +27,14 @@ bool lacks_descriptors(int error) {
 void require_descriptors(std::size_t count, std::string_view owner) {
     rlimit limit{};
     if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return;
-    // Linux 6.2 and newer say how many there are, those above a lowered limit included. Looking at each takes long where there are
-    // thousands.
+    // Linux 6.2 and newer say how many there are, those above a lowered limit included. Looking at
+    // each takes long where there are thousands.
     struct stat known {};
     if (stat("/proc/self/fd", &known) == 0 && known.st_size > 0 && count <= limit.rlim_cur &&
         static_cast<rlim_t>(known.st_size) <= limit.rlim_cur - count)
         return;
-    // Not with opendir: ThreadSanitizer does not see that call, and takes what had the number before for this folder.
+    // Not with opendir: ThreadSanitizer does not see that call, and takes what had the number
+    // before for this folder.
     Descriptor folder(open("/proc/self/fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     if (!folder) {
         if (lacks_descriptors(errno)) cannot_start(owner, errno);
@@ -56,13 +57,15 @@ void occupy_standard_descriptors() {
     for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd) {
         if (fcntl(fd, F_GETFD) >= 0) continue;
         // The lowest that is free: this one. A folder can be neither read nor written.
-        if (open("/dev/null", O_RDWR) < 0) open("/", O_RDONLY | O_DIRECTORY);  // NOLINT: left open, also for children
+        // NOLINT: left open, also for children
+        if (open("/dev/null", O_RDWR) < 0) open("/", O_RDONLY | O_DIRECTORY);
     }
 }
 
 void cannot_start(std::string_view owner, int error, ddp_status otherwise) {
     const bool too_many = lacks_descriptors(error);
-    fail(too_many ? DDP_ERROR_LIMIT : otherwise, owner, " cannot start: ", std::generic_category().message(error),
+    fail(too_many ? DDP_ERROR_LIMIT : otherwise, owner,
+         " cannot start: ", std::generic_category().message(error),
          too_many ? kRaiseOpenFiles : "");
 }
 

@@ -1,5 +1,5 @@
-// File descriptors: who closes them, and what happens when there are too few, also to a library below us that does not do
-// without in good order.
+// File descriptors: who closes them, and what happens when there are too few, also to a library
+// below us that does not do without in good order.
 #pragma once
 
 #include <pthread.h>
@@ -39,22 +39,26 @@ bool lacks_descriptors(int error);
 // The remedy, for the end of a message.
 inline constexpr const char* kRaiseOpenFiles = "; raise the limit of open files (ulimit -n)";
 
-// Throws LIMIT unless the process can open this many more, as far as that can be told. Takes one while it counts, so that other
-// threads hardly notice; they may take what it has counted, which leaves a small window. owner: "the store client", for the message.
+// Throws LIMIT unless the process can open this many more, as far as that can be told. Takes one
+// while it counts, so that other threads hardly notice; they may take what it has counted, which
+// leaves a small window. owner: "the store client", for the message.
 void require_descriptors(std::size_t count, std::string_view owner);
 
-// Opens 0, 1 and 2 where the program has closed them. A socket of libddp would have such a number otherwise: what anybody logs would
-// go to other ranks, and libuv ends the process when it closes one.
+// Opens 0, 1 and 2 where the program has closed them. A socket of libddp would have such a number
+// otherwise: what anybody logs would go to other ranks, and libuv ends the process when it closes
+// one.
 void occupy_standard_descriptors();
 
 // Throws what an errno value means for `owner`, which cannot start: LIMIT for want of descriptors.
-[[noreturn]] void cannot_start(std::string_view owner, int error, ddp_status otherwise = DDP_ERROR_IO);
+[[noreturn]] void cannot_start(std::string_view owner, int error,
+                               ddp_status otherwise = DDP_ERROR_IO);
 
-// Writing without signals. A write beyond the limit of file sizes (RLIMIT_FSIZE) raises SIGXFSZ and one to a pipe that
-// nobody reads SIGPIPE, and either would end the host program; here they are the errors EFBIG and EPIPE.
+// Writing without signals. A write beyond the limit of file sizes (RLIMIT_FSIZE) raises SIGXFSZ and
+// one to a pipe that nobody reads SIGPIPE, and either would end the host program; here they are the
+// errors EFBIG and EPIPE.
 
-// Holds these signals back from the calling thread while it lives, and takes away what its writes have raised. The
-// process's handlers stay as they are.
+// Holds these signals back from the calling thread while it lives, and takes away what its writes
+// have raised. The process's handlers stay as they are.
 class WriteSignalsHeld {
 public:
     WriteSignalsHeld() {

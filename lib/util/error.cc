@@ -33,7 +33,8 @@ void free_error(ddp_error* error) noexcept {
 }
 
 ErrorInfo take_user_error(ddp_status status, ddp_error* error, const std::string& who) {
-    std::unique_ptr<ddp_error, void (*)(ddp_error*)> owned(error, [](ddp_error* e) { free_error(e); });
+    std::unique_ptr<ddp_error, void (*)(ddp_error*)> owned(error,
+                                                           [](ddp_error* e) { free_error(e); });
     ErrorInfo info;
     if (owned) info = owned->info;
     if (status < 0) info.code = status;

@@ -1,4 +1,5 @@
-// The exceptions of the library. They are thrown anywhere below lib/capi and become a ddp_error there.
+// The exceptions of the library. They are thrown anywhere below lib/capi and become a ddp_error
+// there.
 #pragma once
 
 #include <cstdint>
@@ -37,7 +38,8 @@ private:
     ErrorInfo info_;
 };
 
-// An error of the public call that is under way. Its message does not name the call: in_call() puts the name before it.
+// An error of the public call that is under way. Its message does not name the call: in_call() puts
+// the name before it.
 class CallError : public Error {
 public:
     using Error::Error;
@@ -45,8 +47,9 @@ public:
     Error named(const char* call) const;
 };
 
-// Runs `body` as the public function `call`: a CallError leaves it with that name. guard() does so for every public
-// function. Where one of them is a part of another, it keeps its own name in messages.
+// Runs `body` as the public function `call`: a CallError leaves it with that name. guard() does so
+// for every public function. Where one of them is a part of another, it keeps its own name in
+// messages.
 template <class Body>
 void in_call(const char* call, Body&& body) {
     try {
@@ -78,7 +81,8 @@ inline ErrorInfo caught() noexcept {
     return {DDP_ERROR_OUT_OF_MEMORY, "out of memory"};  // a text so short needs none
 }
 
-// throw Error from parts: fail(DDP_ERROR_TIMEOUT, "key '", key, "' did not appear within ", ms, " ms").
+// throw Error from parts: fail(DDP_ERROR_TIMEOUT, "key '", key, "' did not appear within ", ms, "
+// ms").
 template <class... Parts>
 [[noreturn]] void fail(ddp_status code, const Parts&... parts) {
     throw Error(code, str(parts...));
@@ -92,20 +96,21 @@ template <class... Parts>
 
 }  // namespace libddp
 
-// The ddp_error of the C ABI: what crosses it in both directions, out of the library and back from hooks.
+// The ddp_error of the C ABI: what crosses it in both directions, out of the library and back from
+// hooks.
 struct ddp_error {
     libddp::ErrorInfo info;
 };
 
 namespace libddp {
 
-// A new object for the caller to free, with a printable message; where there is no memory for one, an object that says just that. Never
-// null.
+// A new object for the caller to free, with a printable message; where there is no memory for one,
+// an object that says just that. Never null.
 ddp_error* make_error(const ErrorInfo& info) noexcept;
 void free_error(ddp_error* error) noexcept;
 
-// The meaning of a user's function that returned `status` and perhaps an error object; frees the object. `who` names
-// the function for the message when it gave none.
+// The meaning of a user's function that returned `status` and perhaps an error object; frees the
+// object. `who` names the function for the message when it gave none.
 ErrorInfo take_user_error(ddp_status status, ddp_error* error, const std::string& who);
 
 // The errors are the values from -1 to this one.

@@ -1,5 +1,5 @@
-// A 64-bit hash that is the same on every machine (FNV-1a): for comparing tables and plans between ranks, not for
-// security.
+// A 64-bit hash that is the same on every machine (FNV-1a): for comparing tables and plans between
+// ranks, not for security.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +20,8 @@ public:
         for (int i = 0; i < 8; ++i) mix(static_cast<unsigned char>(number >> (8 * i)));
         return *this;
     }
-    // Eight bytes at a time, for data that is large. Not the same as add(bytes), nor where the order of bytes is another.
+    // Eight bytes at a time, for data that is large. Not the same as add(bytes), nor where the
+    // order of bytes is another.
     Hash& add_words(std::string_view bytes) {
         add(bytes.size());
         // Four at once: each word waits for the one before it, and for no other.

@@ -7,9 +7,9 @@
 
 namespace libddp {
 
-// The same for processes that can share memory and meet at a local socket: the boot of the kernel and the network
-// namespace. A host name says neither: containers of one machine have several, and machines of one image the same.
-// DDP_HOST_ID, if set, says it instead.
+// The same for processes that can share memory and meet at a local socket: the boot of the kernel
+// and the network namespace. A host name says neither: containers of one machine have several, and
+// machines of one image the same. DDP_HOST_ID, if set, says it instead.
 std::string host_id();
 
 // "10.0.0.2:29500", with brackets round an IPv6 address.

@@ -14,7 +14,8 @@ using Clock = Deadline::Clock;
 
 // A little less than two slices, so that every second look of a wait asks.
 constexpr std::chrono::milliseconds kBetween{80};
-// A thread that has not waited for so long begins a new wait, which asks only when it has lasted a while.
+// A thread that has not waited for so long begins a new wait, which asks only when it has lasted a
+// while.
 constexpr std::chrono::milliseconds kNewWait{1'000};
 
 struct Installed {
@@ -78,7 +79,8 @@ bool detail::possible_here() {
     if (here.off > 0) return false;
     if (const Source* o = other()) return o->possible();
     const Process& p = process();
-    return !p.one_thread.load(std::memory_order_relaxed) || here.owns == p.generation.load(std::memory_order_relaxed);
+    return !p.one_thread.load(std::memory_order_relaxed) ||
+           here.owns == p.generation.load(std::memory_order_relaxed);
 }
 
 void install(Check check, void* user_data, void (*destroy)(void*), bool calling_thread_only) {
@@ -134,8 +136,9 @@ bool detail::asking_here() {
 
 void refuse_inside_check() {
     if (asking())
-        fail(DDP_ERROR_INVALID_STATE,
-             "the interrupt check, or a signal handler that it runs, must not wait for other ranks");
+        fail(
+            DDP_ERROR_INVALID_STATE,
+            "the interrupt check, or a signal handler that it runs, must not wait for other ranks");
 }
 
 void never_on_this_thread() {

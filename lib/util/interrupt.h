@@ -1,5 +1,5 @@
-// The program's wish to end a wait: asked for by threads of the program that wait inside a libddp call. Semantics:
-// include/ddp/interrupt.h.
+// The program's wish to end a wait: asked for by threads of the program that wait inside a libddp
+// call. Semantics: include/ddp/interrupt.h.
 #pragma once
 
 #include <algorithm>
@@ -23,24 +23,27 @@ bool possible_here();
 bool asking_here();
 }  // namespace detail
 
-// Installs the check; null: none. calling_thread_only: ask on no other thread. destroy (may be null) gets user_data when that is no
-// longer needed, unless this throws.
-void install(Check check, void* user_data, void (*destroy)(void* user_data), bool calling_thread_only);
+// Installs the check; null: none. calling_thread_only: ask on no other thread. destroy (may be
+// null) gets user_data when that is no longer needed, unless this throws.
+void install(Check check, void* user_data, void (*destroy)(void* user_data),
+             bool calling_thread_only);
 
-// Whether a wait of the calling thread can be interrupted. One relaxed load when no check is installed.
+// Whether a wait of the calling thread can be interrupted. One relaxed load when no check is
+// installed.
 inline bool possible() {
     return detail::installed.load(std::memory_order_relaxed) && detail::possible_here();
 }
 
-// Asks the check, at most about ten times a second a thread; true: the wait must end with DDP_ERROR_INTERRUPTED. Called with no lock
-// held, because the check may run code of the program's.
+// Asks the check, at most about ten times a second a thread; true: the wait must end with
+// DDP_ERROR_INTERRUPTED. Called with no lock held, because the check may run code of the program's.
 bool wanted();
 
 // Whether the calling thread is inside the check.
 inline bool asking() {
     return detail::installed.load(std::memory_order_relaxed) && detail::asking_here();
 }
-// Throws INVALID_STATE there: a thread that runs an operation must not begin another, nor wait for one.
+// Throws INVALID_STATE there: a thread that runs an operation must not begin another, nor wait for
+// one.
 void refuse_inside_check();
 
 // This thread is one of libddp's: never asks.
@@ -79,7 +82,8 @@ enum class Waited { kReady, kTimeout, kInterrupted };
 
 // condition.wait_until(lock, deadline, ready), which the program may interrupt.
 template <class AnyLock, class AnyCondition, class Ready>
-Waited wait(AnyLock& lock, AnyCondition& condition, const Deadline& deadline, Ready ready) DDP_UNCHECKED_LOCKS {
+Waited wait(AnyLock& lock, AnyCondition& condition, const Deadline& deadline,
+            Ready ready) DDP_UNCHECKED_LOCKS {
     while (!condition.wait_until(lock, next_look(deadline), ready)) {
         if (deadline.expired()) return Waited::kTimeout;
         lock.unlock();

@@ -39,10 +39,11 @@ LogLevel log_level() {
 
 void log_line(LogLevel level, const std::string& text) {
     static const char* const names[] = {"", "error", "warn", "info", "debug"};
-    // One call, so that lines of several ranks on one terminal do not mix; and no allocation: there may be no memory.
+    // One call, so that lines of several ranks on one terminal do not mix; and no allocation: there
+    // may be no memory.
     char prefix[48];
-    const int size =
-        std::snprintf(prefix, sizeof prefix, "%s%d] %s: ", kLogPrefix, getpid(), names[static_cast<int>(level)]);
+    const int size = std::snprintf(prefix, sizeof prefix, "%s%d] %s: ", kLogPrefix, getpid(),
+                                   names[static_cast<int>(level)]);
     // Also of strangers: no text can begin a line, or give the terminal an order.
     char printed[8192];
     iovec parts[] = {{prefix, static_cast<std::size_t>(size)},

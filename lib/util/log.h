@@ -1,5 +1,5 @@
-// Lines on stderr for the person who runs the job. DDP_LOG_LEVEL=off|error|warn|info|debug chooses; the default is
-// warn.
+// Lines on stderr for the person who runs the job. DDP_LOG_LEVEL=off|error|warn|info|debug chooses;
+// the default is warn.
 #pragma once
 
 #include <string>

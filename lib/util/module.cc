@@ -29,14 +29,15 @@ namespace {
 
 constexpr std::size_t kLongestName = 64;
 
-// The folder of the shared object that this code is in, or of the program that libddp.a is linked into. The loader knows a
-// program only by the name it was called with, which need not lead to a file.
+// The folder of the shared object that this code is in, or of the program that libddp.a is linked
+// into. The loader knows a program only by the name it was called with, which need not lead to a
+// file.
 std::string own_folder() {
     Dl_info info;
     link_map* map = nullptr;
     std::string path = "/proc/self/exe";
-    if (dladdr1(reinterpret_cast<const void*>(&load_module_entry), &info, reinterpret_cast<void**>(&map),
-                RTLD_DL_LINKMAP) &&
+    if (dladdr1(reinterpret_cast<const void*>(&load_module_entry), &info,
+                reinterpret_cast<void**>(&map), RTLD_DL_LINKMAP) &&
         map && map->l_name[0] != '\0') {
         path = map->l_name;
     } else {
@@ -63,25 +64,31 @@ std::vector<Folder> folders() {
     return result;
 }
 
-// A name becomes part of a path. It has letters, digits, '-' and '_' only, so it stays inside the folder.
+// A name becomes part of a path. It has letters, digits, '-' and '_' only, so it stays inside the
+// folder.
 bool is_name(const std::string& name) {
     const auto allowed = [](unsigned char c) {
-        return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_';
+        return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+               c == '-' || c == '_';
     };
-    return !name.empty() && name.size() <= kLongestName && std::all_of(name.begin(), name.end(), allowed);
+    return !name.empty() && name.size() <= kLongestName &&
+           std::all_of(name.begin(), name.end(), allowed);
 }
 
 // Why root would run what another user could have put there; "" if not.
 std::string distrust(int fd, const std::string& path) {
     struct stat found {};
     if (fstat(fd, &found) != 0) return std::strerror(errno);
-    const bool others_write = (found.st_mode & (S_IWGRP | S_IWOTH)) != 0 && (found.st_mode & S_ISVTX) == 0;
-    if (found.st_uid != 0) return str(path, " belongs to user ", found.st_uid, ", and this process is root's");
+    const bool others_write =
+        (found.st_mode & (S_IWGRP | S_IWOTH)) != 0 && (found.st_mode & S_ISVTX) == 0;
+    if (found.st_uid != 0)
+        return str(path, " belongs to user ", found.st_uid, ", and this process is root's");
     if (others_write) return str("other users can write to ", path, ", and this process is root's");
     return "";
 }
 
-// The handle of each file that root has loaded from a descriptor. Never freed: threads may load while the process ends.
+// The handle of each file that root has loaded from a descriptor. Never freed: threads may load
+// while the process ends.
 struct Loaded {
     Mutex mutex;
     std::map<std::pair<dev_t, ino_t>, void*> modules DDP_GUARDED_BY(mutex);
@@ -92,10 +99,13 @@ Loaded& loaded() {
     return all;
 }
 
-// Loads the very file that was looked at: its path may lead to another one a moment later. Null: *why says why.
+// Loads the very file that was looked at: its path may lead to another one a moment later. Null:
+// *why says why.
 void* load_checked(const std::string& folder_path, const std::string& path, std::string* why) {
     const Descriptor folder(open(folder_path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
-    Descriptor file(folder ? openat(folder.get(), path.c_str() + folder_path.size() + 1, O_RDONLY | O_CLOEXEC) : -1);
+    Descriptor file(
+        folder ? openat(folder.get(), path.c_str() + folder_path.size() + 1, O_RDONLY | O_CLOEXEC)
+               : -1);
     struct stat found {};
     if (!file || fstat(file.get(), &found) != 0) {
         *why = std::strerror(errno);
@@ -110,14 +120,15 @@ void* load_checked(const std::string& folder_path, const std::string& path, std:
         const Lock lock(known.mutex);
         if (const auto it = known.modules.find(key); it != known.modules.end()) return it->second;
     }
-    // Without the lock: the module's constructors may look for another module. For two threads that load one file, the loader has one
-    // module.
+    // Without the lock: the module's constructors may look for another module. For two threads that
+    // load one file, the loader has one module.
     void* module = dlopen(str("/proc/self/fd/", file.get()).c_str(), RTLD_NOW | RTLD_LOCAL);
     if (!module) {
         *why = dlerror();
         return nullptr;
     }
-    file.release();  // stays open: the loader knows the module by the number, which no other file may get
+    // stays open: the loader knows the module by the number, which no other file may get
+    file.release();
     const Lock lock(known.mutex);
     return known.modules.emplace(key, module).first->second;
 }
@@ -151,12 +162,14 @@ std::string how_to_get_module(const std::string& name) {
     std::string option = "DDP_BUILD_" + name;
     for (char& c : option)
         if (c >= 'a' && c <= 'z') c = static_cast<char>(c - 'a' + 'A');
-    return str("; install the Debian package libddp-", name, ", or build libddp with ", option, "=ON");
+    return str("; install the Debian package libddp-", name, ", or build libddp with ", option,
+               "=ON");
 }
 
 void* load_module_entry(const std::string& name, const char* entry, std::string* searched) {
     if (!is_name(name)) {
-        *searched = str(in_quotes(name), " is no name of a module, which has letters, digits, '-' and '_'");
+        *searched =
+            str(in_quotes(name), " is no name of a module, which has letters, digits, '-' and '_'");
         return nullptr;
     }
     for (const auto& [folder, ours] : folders()) {

@@ -1,5 +1,6 @@
-// A mutex, a lock and a condition variable that clang understands: in its builds -Wthread-safety is an error where a member is used, or a
-// function called, without the lock that its declaration names. The types of the C++ library say nothing about that.
+// A mutex, a lock and a condition variable that clang understands: in its builds -Wthread-safety is
+// an error where a member is used, or a function called, without the lock that its declaration
+// names. The types of the C++ library say nothing about that.
 #pragma once
 
 #include <chrono>
@@ -28,7 +29,8 @@ class DDP_THREAD_SAFETY(capability("mutex")) Mutex {
 // Holds a mutex while it lives, but for the time between unlock() and lock().
 class DDP_THREAD_SAFETY(scoped_lockable) Lock {
 public:
-    explicit Lock(Mutex& mutex) DDP_THREAD_SAFETY(acquire_capability(mutex)) : lock_(mutex.mutex_) {}
+    explicit Lock(Mutex& mutex) DDP_THREAD_SAFETY(acquire_capability(mutex))
+        : lock_(mutex.mutex_) {}
     ~Lock() DDP_THREAD_SAFETY(release_capability()) {}
     Lock(const Lock&) = delete;
     Lock& operator=(const Lock&) = delete;
@@ -57,8 +59,12 @@ public:
     }
     // These return for no reason, too.
     void wait(Lock& lock) { condition_.wait(lock.lock_); }
-    void wait_until(Lock& lock, std::chrono::steady_clock::time_point time) { condition_.wait_until(lock.lock_, time); }
-    void wait_for(Lock& lock, std::chrono::nanoseconds time) { condition_.wait_for(lock.lock_, time); }
+    void wait_until(Lock& lock, std::chrono::steady_clock::time_point time) {
+        condition_.wait_until(lock.lock_, time);
+    }
+    void wait_for(Lock& lock, std::chrono::nanoseconds time) {
+        condition_.wait_for(lock.lock_, time);
+    }
 
 private:
     std::condition_variable condition_;

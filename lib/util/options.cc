@@ -17,12 +17,15 @@ std::map<std::string, std::string> parse_options(std::string_view text, std::str
         if (equals == std::string_view::npos || equals == 0)
             fail(DDP_ERROR_INVALID_ARGUMENT, what, ": '", item, "' is not of the form key=value");
         auto [_, inserted] = options.emplace(item.substr(0, equals), item.substr(equals + 1));
-        if (!inserted) fail(DDP_ERROR_INVALID_ARGUMENT, what, ": '", item.substr(0, equals), "' is given twice");
+        if (!inserted)
+            fail(DDP_ERROR_INVALID_ARGUMENT, what, ": '", item.substr(0, equals),
+                 "' is given twice");
     }
     return options;
 }
 
-std::int64_t parse_int(std::string_view text, std::int64_t low, std::int64_t high, std::string_view what) {
+std::int64_t parse_int(std::string_view text, std::int64_t low, std::int64_t high,
+                       std::string_view what) {
     std::int64_t value = 0;
     auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), value);
     if (code != std::errc() || end != text.data() + text.size())

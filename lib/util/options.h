@@ -1,4 +1,5 @@
-// Parsing of "key=value,key=value" option strings and of numbers, with errors that name the culprit.
+// Parsing of "key=value,key=value" option strings and of numbers, with errors that name the
+// culprit.
 #pragma once
 
 #include <cstdint>
@@ -11,11 +12,13 @@
 
 namespace libddp {
 
-// Throws INVALID_ARGUMENT, naming `what` (for example "backend_options"), on a malformed string or a repeated key.
+// Throws INVALID_ARGUMENT, naming `what` (for example "backend_options"), on a malformed string or
+// a repeated key.
 std::map<std::string, std::string> parse_options(std::string_view text, std::string_view what);
 
 // Throws INVALID_ARGUMENT unless the whole text is a decimal integer between low and high.
-std::int64_t parse_int(std::string_view text, std::int64_t low, std::int64_t high, std::string_view what);
+std::int64_t parse_int(std::string_view text, std::int64_t low, std::int64_t high,
+                       std::string_view what);
 
 // Throws INVALID_ARGUMENT unless the whole text is a finite decimal number of at least `low`.
 double parse_real(std::string_view text, double low, std::string_view what);
@@ -31,7 +34,8 @@ public:
     template <class Integer>
     void integer(const std::string& key, Integer& value, std::int64_t low,
                  std::int64_t high = std::numeric_limits<std::int64_t>::max()) {
-        if (const auto text = take(key)) value = static_cast<Integer>(parse_int(*text, low, high, name(key)));
+        if (const auto text = take(key))
+            value = static_cast<Integer>(parse_int(*text, low, high, name(key)));
     }
     void real(const std::string& key, double& value, double low) {
         if (const auto text = take(key)) value = parse_real(*text, low, name(key));

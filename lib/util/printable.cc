@@ -19,7 +19,8 @@ std::size_t character_length(std::string_view text) {
     if (first < 0xc2 || first > 0xf4 || text.size() < length) return 0;
     for (std::size_t i = 1; i < length; ++i)
         if (!continues(at(i))) return 0;
-    // Characters in a form that is too long, surrogates, what is beyond Unicode, and the control characters of ISO 8859.
+    // Characters in a form that is too long, surrogates, what is beyond Unicode, and the control
+    // characters of ISO 8859.
     const unsigned char second = at(1);
     const bool wrong = (first == 0xe0 && second < 0xa0) || (first == 0xed && second > 0x9f) ||
                        (first == 0xf0 && second < 0x90) || (first == 0xf4 && second > 0x8f) ||
@@ -33,8 +34,10 @@ void each_piece(std::string_view text, std::string_view kept, Put put) {
     while (!text.empty()) {
         const std::size_t length = kept.find(text[0]) != kept.npos ? 1 : character_length(text);
         const auto byte = static_cast<unsigned char>(text[0]);
-        const char escaped[] = {'\\', 'x', "0123456789abcdef"[byte >> 4], "0123456789abcdef"[byte & 15]};
-        if (!put(length == 0 ? std::string_view(escaped, sizeof escaped) : text.substr(0, length))) return;
+        const char escaped[] = {'\\', 'x', "0123456789abcdef"[byte >> 4],
+                                "0123456789abcdef"[byte & 15]};
+        if (!put(length == 0 ? std::string_view(escaped, sizeof escaped) : text.substr(0, length)))
+            return;
         text.remove_prefix(std::max<std::size_t>(length, 1));
     }
 }

@@ -16,7 +16,8 @@ namespace {
     throw std::runtime_error("cannot write " + path + ": " + why);
 }
 
-// The owner of files that this process makes beside this one. On a file system of another machine root may be nobody.
+// The owner of files that this process makes beside this one. On a file system of another machine
+// root may be nobody.
 uid_t owner_beside(const std::string& path) {
     std::string probe = path + ".XXXXXX";
     const Descriptor file(mkostemp(probe.data(), O_CLOEXEC));
@@ -57,7 +58,8 @@ int write_all(int fd, std::string_view bytes) {
 
 void write_private_file(const std::string& path, int flags, std::string_view text) {
     const Descriptor file = open_private_file(path, flags);
-    if (const int error = write_all(file.get(), text); error != 0) cannot_write(path, std::strerror(error));
+    if (const int error = write_all(file.get(), text); error != 0)
+        cannot_write(path, std::strerror(error));
 }
 
 }  // namespace libddp

@@ -19,7 +19,8 @@ void count_forks() {
     // A child of vfork, or of posix_spawn, shares this memory and does not count.
     static const int registered = [] {
         stay_loaded();
-        return pthread_atfork(nullptr, nullptr, [] { forks.fetch_add(1, std::memory_order_relaxed); });
+        return pthread_atfork(nullptr, nullptr,
+                              [] { forks.fetch_add(1, std::memory_order_relaxed); });
     }();
     (void)registered;
 }

@@ -25,8 +25,10 @@ std::string unescaped(std::string_view text) {
     std::string plain;
     const auto octal = [](char c) { return c >= '0' && c <= '7'; };
     for (std::size_t i = 0; i < text.size(); ++i) {
-        if (text[i] == '\\' && i + 3 < text.size() && std::all_of(text.data() + i + 1, text.data() + i + 4, octal)) {
-            plain.push_back(static_cast<char>((text[i + 1] - '0') * 64 + (text[i + 2] - '0') * 8 + text[i + 3] - '0'));
+        if (text[i] == '\\' && i + 3 < text.size() &&
+            std::all_of(text.data() + i + 1, text.data() + i + 4, octal)) {
+            plain.push_back(static_cast<char>((text[i + 1] - '0') * 64 + (text[i + 2] - '0') * 8 +
+                                              text[i + 3] - '0'));
             i += 3;
         } else {
             plain.push_back(text[i]);
@@ -68,18 +70,22 @@ std::string own_group(const std::string& proc, bool second) {
         const std::size_t first_colon = line.find(':');
         const std::size_t colon = line.find(':', first_colon + 1);
         if (first_colon == std::string::npos || colon == std::string::npos) continue;
-        const std::string_view controllers = std::string_view(line).substr(first_colon + 1, colon - first_colon - 1);
-        if (second ? line.rfind("0::", 0) == 0 : in_list(controllers, "cpu")) return line.substr(colon + 1);
+        const std::string_view controllers =
+            std::string_view(line).substr(first_colon + 1, colon - first_colon - 1);
+        if (second ? line.rfind("0::", 0) == 0 : in_list(controllers, "cpu"))
+            return line.substr(colon + 1);
     }
     return "";
 }
 
-// The group's folders from its own up to the hierarchy's place. Where the place shows only a part of the hierarchy and the group is
-// outside, as in some containers, the place is the container's own group.
+// The group's folders from its own up to the hierarchy's place. Where the place shows only a part
+// of the hierarchy and the group is outside, as in some containers, the place is the container's
+// own group.
 std::vector<std::string> folders_of(const Hierarchy& hierarchy, const std::string& group) {
     const std::string above = hierarchy.root == "/" ? "" : hierarchy.root;
     std::string inside;
-    if (group.compare(0, above.size(), above) == 0 && (group.size() == above.size() || group[above.size()] == '/'))
+    if (group.compare(0, above.size(), above) == 0 &&
+        (group.size() == above.size() || group[above.size()] == '/'))
         inside = group.substr(above.size());
     if ((inside + "/").find("/../") != std::string::npos) inside.clear();
     std::vector<std::string> folders;

@@ -16,7 +16,8 @@ public:
     explicit ProcessorSet(const std::vector<int>& processors);
 
     int count() const { return CPU_COUNT_S(bytes(), data()); }
-    // Lets the calling thread, and what it starts, use these only. False, with errno, if the system refuses.
+    // Lets the calling thread, and what it starts, use these only. False, with errno, if the system
+    // refuses.
     bool use() const { return sched_setaffinity(0, bytes(), data()) == 0; }
 
 private:
@@ -28,13 +29,13 @@ private:
     std::vector<unsigned long> words_;
 };
 
-// How many processors this process can keep busy: those that the calling thread may use, and no more than what the quotas of its
-// control groups pay for, rounded up. At least 1.
+// How many processors this process can keep busy: those that the calling thread may use, and no
+// more than what the quotas of its control groups pay for, rounded up. At least 1.
 int usable_processors();
 
-// The processors that the quotas of this process's control groups pay for, rounded up: the least of cpu.max, and of
-// cpu.cfs_quota_us in version 1, over its own group and the ones above. 0: no quota. root: the folder with proc/self
-// and the places of the control groups.
+// The processors that the quotas of this process's control groups pay for, rounded up: the least of
+// cpu.max, and of cpu.cfs_quota_us in version 1, over its own group and the ones above. 0: no
+// quota. root: the folder with proc/self and the places of the control groups.
 int processors_of_quota(const std::string& root = "/");
 
 }  // namespace libddp

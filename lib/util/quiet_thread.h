@@ -1,6 +1,6 @@
-// Threads whose exceptions do not end the host program, and that never run the host program's signal handlers. A signal handler of
-// the host (a Python, a JVM) must not interrupt a thread that it does not know. A write to a closed socket must give EPIPE here and not
-// SIGPIPE to the process.
+// Threads whose exceptions do not end the host program, and that never run the host program's
+// signal handlers. A signal handler of the host (a Python, a JVM) must not interrupt a thread that
+// it does not know. A write to a closed socket must give EPIPE here and not SIGPIPE to the process.
 #pragma once
 
 #include <pthread.h>
@@ -24,8 +24,10 @@ public:
     SignalsBlocked() {
         sigset_t blocked;
         sigfillset(&blocked);
-        // Faults of the thread itself stay deliverable, so that crash reporters of the host still work.
-        for (int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP, SIGSYS}) sigdelset(&blocked, fault);
+        // Faults of the thread itself stay deliverable, so that crash reporters of the host still
+        // work.
+        for (int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP, SIGSYS})
+            sigdelset(&blocked, fault);
         pthread_sigmask(SIG_SETMASK, &blocked, &before_);
     }
     ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
@@ -45,7 +47,8 @@ private:
 // How long a thread that could not do its work waits before it tries again.
 inline constexpr std::chrono::milliseconds kBetweenTries{10};
 
-// Runs `loop`, which returns when the thread is to end. After an exception, for want of memory as a rule, `loop` begins anew.
+// Runs `loop`, which returns when the thread is to end. After an exception, for want of memory as a
+// rule, `loop` begins anew.
 template <class Loop>
 void persist(const char* name, Loop loop) {
     for (;;) {

@@ -15,7 +15,8 @@ std::string random_text(std::size_t bytes) {
     for (std::size_t got = 0; got < bytes;) {
         const ssize_t count = getrandom(random.data() + got, bytes - got, 0);
         if (count < 0 && errno != EINTR)
-            fail(DDP_ERROR_INTERNAL, "the system gives no random numbers (getrandom): ", std::strerror(errno));
+            fail(DDP_ERROR_INTERNAL,
+                 "the system gives no random numbers (getrandom): ", std::strerror(errno));
         if (count > 0) got += static_cast<std::size_t>(count);
     }
     std::string text;
@@ -32,7 +33,8 @@ bool same_secret(std::string_view one, std::string_view other) {
     if (one.size() != other.size()) return false;
     volatile unsigned char difference = 0;
     for (std::size_t i = 0; i < one.size(); ++i)
-        difference = static_cast<unsigned char>(difference | static_cast<unsigned char>(one[i] ^ other[i]));
+        difference =
+            static_cast<unsigned char>(difference | static_cast<unsigned char>(one[i] ^ other[i]));
     return difference == 0;
 }
 

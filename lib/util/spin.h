@@ -16,7 +16,8 @@ inline void pause_processor() {
 #endif
 }
 
-// The processor that the calling thread runs on; negative where the system does not say. One load on most systems.
+// The processor that the calling thread runs on; negative where the system does not say. One load
+// on most systems.
 inline int this_processor() {
     return sched_getcpu();
 }
@@ -35,14 +36,16 @@ private:
     std::atomic<int> processor_{-1};
 };
 
-// Looks again and again whether done(), and returns true once it is. Returns false after `at_most`, and as soon as
-// in_the_way() says that the thread to wait for may need this very processor. The caller then sleeps until that thread wakes
-// it. Yielding instead would give away a whole time slice where another program wants the processor, too.
+// Looks again and again whether done(), and returns true once it is. Returns false after `at_most`,
+// and as soon as in_the_way() says that the thread to wait for may need this very processor. The
+// caller then sleeps until that thread wakes it. Yielding instead would give away a whole time
+// slice where another program wants the processor, too.
 template <class Done, class InTheWay>
 bool spin_until(std::chrono::nanoseconds at_most, Done done, InTheWay in_the_way) {
     using Clock = std::chrono::steady_clock;
     constexpr int kLooks = 64;  // between two questions
-    Clock::time_point end{};    // not known before the first look at the clock, which ranks in step do without
+    // not known before the first look at the clock, which ranks in step do without
+    Clock::time_point end{};
     for (;;) {
         for (int i = 0; i < kLooks; ++i) {
             if (done()) return true;

@@ -1,6 +1,7 @@
-// Text that reads the same in every process. A plain string or file stream takes the locale of the host program
-// (std::locale::global), which may group digits or have another decimal point: such numbers would travel to other ranks and
-// fail there. tests/install/text.py finds plain streams elsewhere.
+// Text that reads the same in every process. A plain string or file stream takes the locale of the
+// host program (std::locale::global), which may group digits or have another decimal point: such
+// numbers would travel to other ranks and fail there. tests/install/text.py finds plain streams
+// elsewhere.
 #pragma once
 
 #include <charconv>
@@ -26,7 +27,8 @@ using TextOut = Classic<std::ostringstream>;
 using TextIn = Classic<std::istringstream>;
 using FileIn = Classic<std::ifstream>;
 
-// Concatenates anything that can be streamed. Messages are built with it so that the call sites read as sentences.
+// Concatenates anything that can be streamed. Messages are built with it so that the call sites
+// read as sentences.
 template <class... Parts>
 std::string str(const Parts&... parts) {
     TextOut out;

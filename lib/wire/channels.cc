@@ -18,7 +18,8 @@ namespace {
 constexpr const char* kConnectionEnded = "the connection ended";
 constexpr const char* kChanged = "bytes of the connection were changed on the way";
 
-// A call takes or brings at most about so much, so that one connection does not keep a thread from the others, nor exit() waiting.
+// A call takes or brings at most about so much, so that one connection does not keep a thread from
+// the others, nor exit() waiting.
 constexpr std::size_t kOneCall = std::size_t{4} << 20;
 // Pieces of one call of the kernel.
 constexpr int kPieces = 64;
@@ -55,8 +56,8 @@ std::size_t receive_pieces(int fd, iovec* pieces, int count) {
     }
 }
 
-// The failure of one direction. Afterwards the direction no longer knows where it is, so every call gets the same
-// failure. Bytes that came before it are given to the caller first.
+// The failure of one direction. Afterwards the direction no longer knows where it is, so every call
+// gets the same failure. Bytes that came before it are given to the caller first.
 class Failure {
 public:
     void check() const {
@@ -72,8 +73,8 @@ private:
     std::optional<ErrorInfo> error_;
 };
 
-// The buffers of a connection grow from the first size to the second while they are filled. Longer ones would leave the cache of a
-// processor before they are emptied.
+// The buffers of a connection grow from the first size to the second while they are filled. Longer
+// ones would leave the cache of a processor before they are emptied.
 constexpr std::size_t kSmall = std::size_t{4} << 10;
 constexpr std::size_t kLarge = std::size_t{128} << 10;
 
@@ -113,11 +114,13 @@ class Outgoing {
 public:
     explicit Outgoing(int fd) : fd_(fd) {}
 
-    // Memory for so many bytes. Null: the kernel takes nothing, and enough is held. more: how many bytes are likely to follow.
+    // Memory for so many bytes. Null: the kernel takes nothing, and enough is held. more: how many
+    // bytes are likely to follow.
     unsigned char* room(std::size_t bytes, std::size_t more) {
         const std::size_t wanted = std::clamp(bytes + more, bytes, std::max(bytes, kLarge));
         if (buffer_.size - buffer_.end < bytes) flush();
-        if (buffer_.held() == 0 && (buffer_.size < wanted || buffer_.size / 4 > wanted)) buffer_.renew(wanted);
+        if (buffer_.held() == 0 && (buffer_.size < wanted || buffer_.size / 4 > wanted))
+            buffer_.renew(wanted);
         if (buffer_.size - buffer_.end < bytes) {
             const std::size_t held = buffer_.held();
             if (held > kLarge / 2) return nullptr;
@@ -156,7 +159,8 @@ public:
 
     // Memory for so many bytes after what is held.
     unsigned char* room(std::size_t bytes) {
-        std::size_t size = std::max(buffer_.bytes == nullptr ? next_size_ : buffer_.size, buffer_.held() + bytes);
+        std::size_t size =
+            std::max(buffer_.bytes == nullptr ? next_size_ : buffer_.size, buffer_.held() + bytes);
         if (full_) size = std::max(size, std::min(size * 4, kLarge));
         full_ = false;
         if (size != buffer_.size || buffer_.begin > 0) buffer_.move_to_front(size);
@@ -164,7 +168,8 @@ public:
     }
     void add(std::size_t bytes) { buffer_.end += bytes; }
 
-    // Brings `most` bytes at most, with room for `missing` at least. False: the kernel has nothing now.
+    // Brings `most` bytes at most, with room for `missing` at least. False: the kernel has nothing
+    // now.
     bool fill(std::size_t missing, std::size_t most = kLarge) {
         unsigned char* to = room(missing);
         iovec piece{to, std::min(buffer_.size - buffer_.end, most)};
@@ -193,8 +198,8 @@ private:
     std::size_t brought_ = 0;  // since the kernel had nothing
 };
 
-// The common part of TLS and frames. After a failure a direction no longer knows where it is: another call could repeat
-// a nonce, or read from the middle of a frame.
+// The common part of TLS and frames. After a failure a direction no longer knows where it is:
+// another call could repeat a nonce, or read from the middle of a frame.
 class ProtectedChannel : public Channel {
 public:
     std::size_t send(const iovec* list, int count) final {
@@ -246,12 +251,15 @@ public:
 protected:
     explicit ProtectedChannel(Descriptor fd) : Channel(std::move(fd)) {}
 
-    // Sends bytes from the front of `parts`, or puts them into outgoing_. Returns how many; 0: there is no room now.
+    // Sends bytes from the front of `parts`, or puts them into outgoing_. Returns how many; 0:
+    // there is no room now.
     virtual std::size_t write(const Parts& parts) = 0;
-    // Reads what comes next: adds to `came` what it puts at the front of `parts`, or calls set_ready(). False: nothing more came.
+    // Reads what comes next: adds to `came` what it puts at the front of `parts`, or calls
+    // set_ready(). False: nothing more came.
     virtual bool read(Parts& parts, std::size_t& came) = 0;
 
-    // So many bytes at the front of incoming_ are for the caller, and so many after them for nobody.
+    // So many bytes at the front of incoming_ are for the caller, and so many after them for
+    // nobody.
     void set_ready(std::size_t bytes, std::size_t tail) {
         ready_ = bytes;
         tail_ = tail;
@@ -271,15 +279,16 @@ private:
     }
 
     Failure sending_;
-    Failure receiving_;  // ends sending, too; what the peer has sent can be read although nothing can be sent to it
+    // ends sending, too; what the peer has sent can be read although nothing can be sent to it
+    Failure receiving_;
     std::size_t ready_ = 0;
     std::size_t tail_ = 0;
 };
 
 // ---- kTls
 
-// TLS 1.3 after the handshake (RFC 8446, 5). OpenSSL's own record layer would copy each byte twice more at either end: this one
-// encrypts from the caller's memory and decrypts into it.
+// TLS 1.3 after the handshake (RFC 8446, 5). OpenSSL's own record layer would copy each byte twice
+// more at either end: this one encrypts from the caller's memory and decrypts into it.
 class TlsChannel final : public ProtectedChannel {
 public:
     TlsChannel(Descriptor fd, Records out, Records in)
@@ -291,7 +300,8 @@ private:
     static constexpr unsigned char kCloseNotify = 0;
     // Records one after another. OpenSSL has the same bound.
     static constexpr int kMostWithoutData = 32;
-    // Messages that are not data are shorter. So is other content that is not opened into the caller's memory.
+    // Messages that are not data are shorter. So is other content that is not opened into the
+    // caller's memory.
     static constexpr std::size_t kShort = 64;
 
     std::size_t write(const Parts& parts) override {
@@ -353,7 +363,8 @@ private:
             fail(DDP_ERROR_PERMISSION_DENIED, "the other end sends records without data");
         if (content == Records::Content::kAlert && size == 2) {
             if (bytes[1] == kCloseNotify) fail(DDP_ERROR_UNAVAILABLE, kConnectionEnded);
-            fail(DDP_ERROR_PERMISSION_DENIED, kChanged, " (alert ", static_cast<int>(bytes[1]), " of the other end)");
+            fail(DDP_ERROR_PERMISSION_DENIED, kChanged, " (alert ", static_cast<int>(bytes[1]),
+                 " of the other end)");
         }
         if (content == Records::Content::kHandshake && size == sizeof kKeyUpdate &&
             std::memcmp(bytes, kKeyUpdate, size - 1) == 0 && bytes[size - 1] <= 1) {
@@ -380,7 +391,8 @@ constexpr std::size_t kPayload = std::size_t{64} << 10;
 constexpr std::size_t kCode = FrameCodes::kSize;
 // Where so much of a payload is missing, it goes straight to the caller's memory.
 constexpr std::size_t kStraight = std::size_t{8} << 10;
-// Bytes that one call reads ahead into the channel's memory, because several small frames may have come.
+// Bytes that one call reads ahead into the channel's memory, because several small frames may have
+// come.
 constexpr std::size_t kAhead = std::size_t{16} << 10;
 
 void put_length(unsigned char* to, std::size_t length) {
@@ -389,12 +401,14 @@ void put_length(unsigned char* to, std::size_t length) {
 
 std::size_t get_length(const unsigned char* from) {
     std::size_t length = 0;
-    for (std::size_t i = 0; i < kHeader; ++i) length |= static_cast<std::size_t>(from[i]) << (8 * i);
+    for (std::size_t i = 0; i < kHeader; ++i)
+        length |= static_cast<std::size_t>(from[i]) << (8 * i);
     return length;
 }
 
-// Payloads travel between the socket and the caller's memory. The channel keeps only the rest of a frame that the kernel did not take as
-// a whole, and the beginning of one that has not come as a whole.
+// Payloads travel between the socket and the caller's memory. The channel keeps only the rest of a
+// frame that the kernel did not take as a whole, and the beginning of one that has not come as a
+// whole.
 class AuthChannel final : public ProtectedChannel {
 public:
     AuthChannel(Descriptor fd, FrameCodes out, FrameCodes in)
@@ -434,7 +448,8 @@ private:
         const std::size_t whole = kHeader + size + kCode;
         if (held < whole) {
             const std::size_t missing = whole - held;
-            if (size <= parts.left() && missing >= kStraight + kCode) return bring_straight(parts, size, came);
+            if (size <= parts.left() && missing >= kStraight + kCode)
+                return bring_straight(parts, size, came);
             return incoming_.fill(missing, std::max(missing, kAhead));
         }
         in_.begin();
@@ -452,7 +467,8 @@ private:
     // The rest of a payload of which a part is held already. Each byte is copied once at most.
     bool bring_straight(Parts& parts, std::size_t size, std::size_t& came) {
         const std::size_t early = incoming_.held() - kHeader;  // bytes of the payload
-        unsigned char tail[kCode + kHeader];                   // the code, and the next frame's header
+        // the code, and the next frame's header
+        unsigned char tail[kCode + kHeader];
         iovec pieces[kPieces + 1];
         Parts rest = parts;
         rest.skip(early);

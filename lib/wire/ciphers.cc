@@ -29,8 +29,8 @@ void Gcm::begin(const Nonce& nonce) {
 
 void Gcm::authenticate(const void* bytes, std::size_t size) {
     int ignored = 0;
-    if (EVP_CipherUpdate(context_.get(), nullptr, &ignored, static_cast<const unsigned char*>(bytes),
-                         static_cast<int>(size)) != 1)
+    if (EVP_CipherUpdate(context_.get(), nullptr, &ignored,
+                         static_cast<const unsigned char*>(bytes), static_cast<int>(size)) != 1)
         fail(DDP_ERROR_INTERNAL, "OpenSSL does not authenticate");
 }
 
@@ -54,8 +54,9 @@ bool Gcm::matches(const unsigned char* code) {
     std::memcpy(expected, code, kCodeSize);
     unsigned char nothing[16];
     int ignored = 0;
-    const bool same = EVP_CIPHER_CTX_ctrl(context_.get(), EVP_CTRL_AEAD_SET_TAG, kCodeSize, expected) == 1 &&
-                      EVP_CipherFinal_ex(context_.get(), nothing, &ignored) == 1;
+    const bool same =
+        EVP_CIPHER_CTX_ctrl(context_.get(), EVP_CTRL_AEAD_SET_TAG, kCodeSize, expected) == 1 &&
+        EVP_CipherFinal_ex(context_.get(), nothing, &ignored) == 1;
     if (!same) ERR_clear_error();
     return same;
 }
@@ -67,7 +68,8 @@ constexpr unsigned char kOuter[] = {23, 3, 3};
 
 // The last bytes of a nonce, big endian.
 void add_number(Gcm::Nonce& nonce, std::uint64_t number) {
-    for (std::size_t i = 0; i < 8; ++i) nonce[11 - i] ^= static_cast<unsigned char>(number >> (8 * i));
+    for (std::size_t i = 0; i < 8; ++i)
+        nonce[11 - i] ^= static_cast<unsigned char>(number >> (8 * i));
 }
 
 }  // namespace
@@ -89,8 +91,8 @@ Records::~Records() {
 
 void Records::expand(const char* label, unsigned char* to, std::size_t size) const {
     const std::string name = std::string("tls13 ") + label;
-    const std::string info =
-        std::string(1, '\0') + static_cast<char>(size) + static_cast<char>(name.size()) + name + '\0';
+    const std::string info = std::string(1, '\0') + static_cast<char>(size) +
+                             static_cast<char>(name.size()) + name + '\0';
     hkdf({reinterpret_cast<const char*>(secret_.data()), secret_.size()}, nullptr, info, to, size);
 }
 
@@ -106,7 +108,8 @@ void Records::set_key() {
 void Records::replace_key() {
     Secret next;
     expand("traffic upd", next.data(), next.size());
-    // Nothing has changed if this fails: two records with one nonce would give away what is in them.
+    // Nothing has changed if this fails: two records with one nonce would give away what is in
+    // them.
     Records fresh(next, gcm_.sends(), 0);
     explicit_bzero(next.data(), next.size());
     *this = std::move(fresh);
@@ -121,7 +124,8 @@ void Records::begin(const unsigned char* header) {
 
 void Records::seal(Content kind, const Parts& content, std::size_t size, unsigned char* to) {
     const std::size_t length = size + kTail;
-    const unsigned char header[kHeader] = {kOuter[0], kOuter[1], kOuter[2], static_cast<unsigned char>(length >> 8),
+    const unsigned char header[kHeader] = {kOuter[0], kOuter[1], kOuter[2],
+                                           static_cast<unsigned char>(length >> 8),
                                            static_cast<unsigned char>(length)};
     std::memcpy(to, header, kHeader);
     begin(header);
@@ -137,13 +141,14 @@ void Records::seal(Content kind, const Parts& content, std::size_t size, unsigne
 
 std::optional<std::size_t> Records::content_size(const unsigned char* header) {
     const std::size_t length = static_cast<std::size_t>(header[3]) << 8 | header[4];
-    if (std::memcmp(header, kOuter, sizeof kOuter) != 0 || length < kTail || length > kLongest + kTail)
+    if (std::memcmp(header, kOuter, sizeof kOuter) != 0 || length < kTail ||
+        length > kLongest + kTail)
         return std::nullopt;
     return length - kTail;
 }
 
-std::optional<Records::Content> Records::open(const unsigned char* record, std::size_t size, const iovec* pieces,
-                                              int count) {
+std::optional<Records::Content> Records::open(const unsigned char* record, std::size_t size,
+                                              const iovec* pieces, int count) {
     begin(record);
     const unsigned char* from = record + kHeader;
     for (int i = 0; i < count; ++i) {

@@ -91,9 +91,12 @@ void prepare_cryptography() {
     OPENSSL_init_crypto(OPENSSL_INIT_LOAD_CRYPTO_STRINGS, nullptr);
 }
 
-void hkdf(std::string_view key, const std::string* salt, std::string_view info, unsigned char* to, std::size_t size) {
-    std::string material(key), context(info), digest = "SHA256", extract = salt == nullptr ? "" : *salt;
-    int mode = salt == nullptr ? EVP_KDF_HKDF_MODE_EXPAND_ONLY : EVP_KDF_HKDF_MODE_EXTRACT_AND_EXPAND;
+void hkdf(std::string_view key, const std::string* salt, std::string_view info, unsigned char* to,
+          std::size_t size) {
+    std::string material(key), context(info), digest = "SHA256",
+                                              extract = salt == nullptr ? "" : *salt;
+    int mode =
+        salt == nullptr ? EVP_KDF_HKDF_MODE_EXPAND_ONLY : EVP_KDF_HKDF_MODE_EXTRACT_AND_EXPAND;
     const OSSL_PARAM parameters[] = {
         OSSL_PARAM_construct_int(OSSL_KDF_PARAM_MODE, &mode),
         OSSL_PARAM_construct_utf8_string(OSSL_KDF_PARAM_DIGEST, digest.data(), 0),

@@ -8,8 +8,8 @@
 
 namespace libddp::wire {
 
-// Keeps OpenSSL from cleaning up while it lives. Every call of OpenSSL happens inside one. Short: exit() waits for its end. Any number of
-// threads may be inside.
+// Keeps OpenSSL from cleaning up while it lives. Every call of OpenSSL happens inside one. Short:
+// exit() waits for its end. Any number of threads may be inside.
 class Cryptography {
 public:
     Cryptography();
@@ -17,7 +17,8 @@ public:
     Cryptography(const Cryptography&) = delete;
     Cryptography& operator=(const Cryptography&) = delete;
 
-    // False: the process is ending and OpenSSL may not be called. Its objects are then left as they are.
+    // False: the process is ending and OpenSSL may not be called. Its objects are then left as they
+    // are.
     explicit operator bool() const { return alive_; }
     // Throws UNAVAILABLE then.
     void require() const;
@@ -26,7 +27,8 @@ private:
     const bool alive_;
 };
 
-// Keeps a pointer to an object of OpenSSL's that nothing may free any more, so that no leak checker reports it.
+// Keeps a pointer to an object of OpenSSL's that nothing may free any more, so that no leak checker
+// reports it.
 void leave_behind(void* object) noexcept;
 
 // Frees an object of OpenSSL's, unless OpenSSL has ended.
@@ -41,23 +43,28 @@ struct Freed {
     }
 };
 
-// HKDF-SHA-256 (RFC 5869) of at most 255 * 32 bytes; without a salt only its second half, which expands a key. Inside Cryptography.
-void hkdf(std::string_view key, const std::string* salt, std::string_view info, unsigned char* to, std::size_t size);
+// HKDF-SHA-256 (RFC 5869) of at most 255 * 32 bytes; without a salt only its second half, which
+// expands a key. Inside Cryptography.
+void hkdf(std::string_view key, const std::string* salt, std::string_view info, unsigned char* to,
+          std::size_t size);
 
 using Key = std::array<unsigned char, 32>;
 
-// HKDF-SHA-256: a key for one purpose, which says nothing about the secret or about keys of other labels.
+// HKDF-SHA-256: a key for one purpose, which says nothing about the secret or about keys of other
+// labels.
 Key derive_key(std::string_view secret, std::string_view label);
 
-// OpenSSL crashes in places where it finds no memory. Throws std::bad_alloc unless there is more than it takes for a handshake, or for what it
-// sets up once.
+// OpenSSL crashes in places where it finds no memory. Throws std::bad_alloc unless there is more
+// than it takes for a handshake, or for what it sets up once.
 void require_memory();
 
-// Frees what OpenSSL keeps for the calling thread; OpenSSL makes it again when it needs it. A thread of libddp calls this after
-// handshakes: it may outlive OpenSSL. A thread of the program does not: the program may use OpenSSL too.
+// Frees what OpenSSL keeps for the calling thread; OpenSSL makes it again when it needs it. A
+// thread of libddp calls this after handshakes: it may outlive OpenSSL. A thread of the program
+// does not: the program may use OpenSSL too.
 void release_thread_state();
 
-// Makes OpenSSL clean up after the destructor of the static object that calls this in its constructor.
+// Makes OpenSSL clean up after the destructor of the static object that calls this in its
+// constructor.
 void prepare_cryptography();
 
 }  // namespace libddp::wire

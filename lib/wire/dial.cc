@@ -18,14 +18,16 @@ namespace {
 
 }  // namespace
 
-Dial::Dial(const SocketAddress& address, std::string identity, const Key& key, Protection protection)
+Dial::Dial(const SocketAddress& address, std::string identity, const Key& key,
+           Protection protection)
     : identity_(std::move(identity)),
       key_(key),
       protection_(protection),
       socket_(socket(address.storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)) {
     if (!socket_) cannot_start("a connection", errno, DDP_ERROR_UNAVAILABLE);
     tune_socket(socket_.get());
-    if (connect(socket_.get(), address.get(), address.size) != 0 && errno != EINPROGRESS && errno != EINTR)
+    if (connect(socket_.get(), address.get(), address.size) != 0 && errno != EINPROGRESS &&
+        errno != EINTR)
         refused(errno);
 }
 
@@ -53,13 +55,15 @@ bool Dial::connected() const {
 
 pollfd Dial::waits_for() const {
     if (!handshake_) return {socket_.get(), POLLOUT, 0};
-    return {handshake_->fd(), static_cast<short>(wants_ == Handshake::Wants::kRead ? POLLIN : POLLOUT), 0};
+    return {handshake_->fd(),
+            static_cast<short>(wants_ == Handshake::Wants::kRead ? POLLIN : POLLOUT), 0};
 }
 
 std::chrono::milliseconds Pauses::next() {
     if (!random_) random_.emplace(std::random_device{}());
     const std::int64_t about = std::exchange(pause_, std::min(pause_ * 3 / 2, kLongest)).count();
-    return std::chrono::milliseconds(std::uniform_int_distribution<std::int64_t>(about / 2, about * 3 / 2)(*random_));
+    return std::chrono::milliseconds(
+        std::uniform_int_distribution<std::int64_t>(about / 2, about * 3 / 2)(*random_));
 }
 
 }  // namespace libddp::wire

@@ -1,4 +1,5 @@
-// How a client comes to a channel: attempts, each of which connects and runs the handshake, and pauses between them.
+// How a client comes to a channel: attempts, each of which connects and runs the handshake, and
+// pauses between them.
 #pragma once
 
 #include <poll.h>
@@ -18,14 +19,16 @@ namespace libddp::wire {
 // One attempt. One thread at a time uses it. Never blocks.
 class Dial {
 public:
-    // The time of an attempt. A peer may be stopped, or a packet lost: then another attempt gets through.
+    // The time of an attempt. A peer may be stopped, or a packet lost: then another attempt gets
+    // through.
     static constexpr std::chrono::milliseconds kLongest{10'000};
 
     // Throws Error: LIMIT (no descriptor is left), UNAVAILABLE.
     Dial(const SocketAddress& address, std::string identity, const Key& key, Protection protection);
 
-    // Goes on as far as it can. Null: call it again when waits_for() is ready. Throws Error: UNAVAILABLE if nobody listens, and what
-    // Handshake::advance() throws. The attempt is then over.
+    // Goes on as far as it can. Null: call it again when waits_for() is ready. Throws Error:
+    // UNAVAILABLE if nobody listens, and what Handshake::advance() throws. The attempt is then
+    // over.
     std::unique_ptr<Channel> advance();
     pollfd waits_for() const;
     // Somebody has accepted the connection.
@@ -42,8 +45,8 @@ private:
     Handshake::Wants wants_ = Handshake::Wants::kRead;
 };
 
-// How long to wait between attempts: longer each time, and a little more or less than that, because all ranks of a large job begin to knock
-// at the same moment.
+// How long to wait between attempts: longer each time, and a little more or less than that, because
+// all ranks of a large job begin to knock at the same moment.
 class Pauses {
 public:
     std::chrono::milliseconds next();

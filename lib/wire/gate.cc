@@ -22,8 +22,8 @@ namespace {
 constexpr int kBacklog = 4096;
 // The time of a handshake while so many are under way that nobody else is let in.
 constexpr auto kBusyBound = std::chrono::seconds(1);
-// The same of one that belongs to the network with the most of them, if that has more than its share. Ranks on a busy host need some
-// tenths of a second when all come at once.
+// The same of one that belongs to the network with the most of them, if that has more than its
+// share. Ranks on a busy host need some tenths of a second when all come at once.
 constexpr auto kCrowdBound = std::chrono::milliseconds(500);
 // How long each network has only its share then.
 constexpr auto kCrowded = std::chrono::seconds(10);
@@ -60,11 +60,12 @@ void GateLog::report(const std::string& line) {
     }
     last_ = now;
     const int more = std::exchange(left_out_, 0);
-    log(LogLevel::kWarn, name_, ": ", line, more > 0 ? str(" (and ", more, " more since the last such line)") : "");
+    log(LogLevel::kWarn, name_, ": ", line,
+        more > 0 ? str(" (and ", more, " more since the last such line)") : "");
 }
 
-Gate::Gate(Descriptor listener, const std::string& name, Handshake::Lookup lookup, Protection protection, Admit admit,
-           Clock::duration bound)
+Gate::Gate(Descriptor listener, const std::string& name, Handshake::Lookup lookup,
+           Protection protection, Admit admit, Clock::duration bound)
     : listener_(std::move(listener)),
       log_(name),
       lookup_(std::move(lookup)),
@@ -74,7 +75,8 @@ Gate::Gate(Descriptor listener, const std::string& name, Handshake::Lookup looku
       epoll_(epoll_create1(EPOLL_CLOEXEC)),
       reserve_(reserve()),
       next_id_(kListener + 1) {
-    if (!epoll_ || !reserve_ || !tell(epoll_.get(), EPOLL_CTL_ADD, listener_.get(), EPOLLIN, kListener))
+    if (!epoll_ || !reserve_ ||
+        !tell(epoll_.get(), EPOLL_CTL_ADD, listener_.get(), EPOLLIN, kListener))
         cannot_start(name, errno);
 }
 
@@ -93,7 +95,8 @@ void Gate::advance() {
     if (knocks) accept_some();
     refuse_late_ones();
     if (!reserve_) reserve_ = reserve();
-    // At once: this thread may outlive the cryptographic library's own clean-up when the process exits.
+    // At once: this thread may outlive the cryptographic library's own clean-up when the process
+    // exits.
     if (count > 0 && strangers_.empty()) release_thread_state();
 }
 
@@ -102,13 +105,16 @@ void Gate::refuse_late_ones() {
     auto later_than = [&](std::optional<std::uint64_t> id, Clock::duration bound) {
         return id && now - strangers_.at(*id).came > bound;
     };
-    while (later_than(order_.oldest(), bound_)) refuse(*order_.oldest(), "it did not finish the handshake in time");
+    while (later_than(order_.oldest(), bound_))
+        refuse(*order_.oldest(), "it did not finish the handshake in time");
     while (order_.busy() && later_than(order_.oldest_of_crowd(), kCrowdBound)) {
         crowded_until_ = now + kCrowded;
-        refuse(*order_.oldest_of_crowd(), "it did not finish the handshake in time, and many came from its network");
+        refuse(*order_.oldest_of_crowd(),
+               "it did not finish the handshake in time, and many came from its network");
     }
     while (order_.busy() && later_than(order_.oldest_promising(), kBusyBound))
-        refuse(*order_.oldest_promising(), "it did not finish the handshake in time, and others wait");
+        refuse(*order_.oldest_promising(),
+               "it did not finish the handshake in time, and others wait");
     if (paused_ && !order_.busy() && now >= paused_until_) {
         paused_ = false;
         tell(epoll_.get(), EPOLL_CTL_MOD, listener_.get(), EPOLLIN, kListener);
@@ -123,7 +129,8 @@ void Gate::pause(Clock::duration at_least) {
 
 void Gate::accept_some() {
     for (int i = 0; i < kAcceptsAtOnce; ++i) {
-        // Others wait in the kernel meanwhile. When a large job begins, all of its ranks come at once.
+        // Others wait in the kernel meanwhile. When a large job begins, all of its ranks come at
+        // once.
         if (order_.busy()) return pause(Clock::duration::zero());
         if (!accept_one()) return;
     }
@@ -147,9 +154,10 @@ bool Gate::accept_one() {
     const std::uint64_t id = next_id_++;
     try {
         const int number = fd.get();
-        Stranger stranger{Handshake::server(std::move(fd), lookup_, protection_, &seen_), address, Clock::now(),
-                          EPOLLIN};
-        if (!tell(epoll_.get(), EPOLL_CTL_ADD, number, EPOLLIN, id)) fail(DDP_ERROR_LIMIT, error_text(errno));
+        Stranger stranger{Handshake::server(std::move(fd), lookup_, protection_, &seen_), address,
+                          Clock::now(), EPOLLIN};
+        if (!tell(epoll_.get(), EPOLL_CTL_ADD, number, EPOLLIN, id))
+            fail(DDP_ERROR_LIMIT, error_text(errno));
         order_.add(id, peer);
         strangers_.emplace(id, std::move(stranger));
     } catch (const std::exception& error) {
@@ -163,8 +171,8 @@ bool Gate::accept_one() {
     return true;
 }
 
-// Where there is no descriptor left. Otherwise the listening socket would stay readable, and this thread would never sleep. False: nobody
-// waits, or this process must wait.
+// Where there is no descriptor left. Otherwise the listening socket would stay readable, and this
+// thread would never sleep. False: nobody waits, or this process must wait.
 bool Gate::turn_one_away() {
     if (const auto id = order_.next_to_go()) {
         refuse(*id, "there are no descriptors left");
@@ -175,7 +183,8 @@ bool Gate::turn_one_away() {
     const int error = refused ? 0 : errno;
     if (refused) {
         const SocketAddress peer = peer_address(refused.get());
-        log_.report(str(peer.host(), ":", peer.port(), " was refused: there are no descriptors left", kRaiseOpenFiles));
+        log_.report(str(peer.host(), ":", peer.port(),
+                        " was refused: there are no descriptors left", kRaiseOpenFiles));
     }
     refused.reset();
     reserve_ = reserve();
@@ -206,7 +215,8 @@ void Gate::go_on(Position at) {
 void Gate::is_promising(std::uint64_t id) {
     order_.is_promising(id);
     if (Clock::now() >= crowded_until_) return;
-    while (const auto oldest = order_.oldest_of_crowd()) refuse(*oldest, "too many others came from its network");
+    while (const auto oldest = order_.oldest_of_crowd())
+        refuse(*oldest, "too many others came from its network");
 }
 
 void Gate::watch(Position at, Handshake::Wants wants) {
@@ -232,7 +242,8 @@ Descriptor listen_on(const std::string& address, int port) {
     const SocketAddress wanted = resolve(address, port, Deadline::after_ms(0)).front();
     Descriptor fd(socket(wanted.storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
     if (!fd) cannot_start(str("listening on ", address), errno);
-    if (bind(fd.get(), wanted.get(), wanted.size) == 0 && listen(fd.get(), kBacklog) == 0) return fd;
+    if (bind(fd.get(), wanted.get(), wanted.size) == 0 && listen(fd.get(), kBacklog) == 0)
+        return fd;
     const int error = errno;
     const ddp_status code = error == EADDRINUSE                 ? DDP_ERROR_ALREADY_EXISTS
                             : error == EACCES || error == EPERM ? DDP_ERROR_PERMISSION_DENIED

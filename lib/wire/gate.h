@@ -1,7 +1,9 @@
-// Where strangers knock: a listening socket, and the handshakes of those who have not proved anything yet.
+// Where strangers knock: a listening socket, and the handshakes of those who have not proved
+// anything yet.
 //
-// A stranger costs one descriptor and one unfinished handshake, for a bounded time. Their number is bounded: strangers.h says who makes
-// room for a new one. The listening socket stays open whatever they do, also when the process has no descriptor left.
+// A stranger costs one descriptor and one unfinished handshake, for a bounded time. Their number is
+// bounded: strangers.h says who makes room for a new one. The listening socket stays open whatever
+// they do, also when the process has no descriptor left.
 #pragma once
 
 #include <chrono>
@@ -39,20 +41,23 @@ public:
         std::unique_ptr<Channel> channel;
     };
     using Admit = std::function<void(Guest guest)>;
-    // An honest peer proves itself in milliseconds. One that is stopped meanwhile, or cut off, tries again.
+    // An honest peer proves itself in milliseconds. One that is stopped meanwhile, or cut off,
+    // tries again.
     static constexpr auto kHandshakeBound = std::chrono::seconds(10);
 
-    // listener: listening and non-blocking. name: for lines of the log, "store" for example. bound: of a handshake. Throws Error.
-    Gate(Descriptor listener, const std::string& name, Handshake::Lookup lookup, Protection protection, Admit admit,
-         Clock::duration bound = kHandshakeBound);
+    // listener: listening and non-blocking. name: for lines of the log, "store" for example. bound:
+    // of a handshake. Throws Error.
+    Gate(Descriptor listener, const std::string& name, Handshake::Lookup lookup,
+         Protection protection, Admit admit, Clock::duration bound = kHandshakeBound);
     ~Gate();
     Gate(const Gate&) = delete;
     Gate& operator=(const Gate&) = delete;
 
     // Readable when advance() has something to do. (An epoll instance; other loops can watch it.)
     int fd() const { return epoll_.get(); }
-    // Accepts, goes on with handshakes, ends those that take too long, and calls admit for those that are done. Never blocks. Call it
-    // also kLookMs after the last call while pending() is true.
+    // Accepts, goes on with handshakes, ends those that take too long, and calls admit for those
+    // that are done. Never blocks. Call it also kLookMs after the last call while pending() is
+    // true.
     void advance();
     bool pending() const { return !strangers_.empty() || paused_; }
     static constexpr std::int64_t kLookMs = 1000;
@@ -90,12 +95,14 @@ private:
     std::map<std::uint64_t, Stranger> strangers_;
     Strangers order_;
     SeenHellos seen_;
-    Clock::time_point crowded_until_{};  // until then, a network has only its share of those that have used the key
+    // until then, a network has only its share of those that have used the key
+    Clock::time_point crowded_until_{};
     std::uint64_t next_id_;
 };
 
-// A non-blocking socket that listens on a numeric address. port: 0 takes a free one. Throws Error: INVALID_ARGUMENT (not an address of
-// this machine), ALREADY_EXISTS (port taken), PERMISSION_DENIED, LIMIT, IO.
+// A non-blocking socket that listens on a numeric address. port: 0 takes a free one. Throws Error:
+// INVALID_ARGUMENT (not an address of this machine), ALREADY_EXISTS (port taken),
+// PERMISSION_DENIED, LIMIT, IO.
 Descriptor listen_on(const std::string& address, int port);
 
 }  // namespace libddp::wire

@@ -31,15 +31,16 @@ bool set_groups(SSL_CTX* context) {
 constexpr std::size_t kLongestIdentity = 128;
 constexpr unsigned char kCipher[] = {0x13, 0x01};  // TLS_AES_128_GCM_SHA256
 
-// The TLS handshake alone proves the client's key to the server before the client knows that. Each end sends one byte more, and is done
-// when it has the other's.
+// The TLS handshake alone proves the client's key to the server before the client knows that. Each
+// end sends one byte more, and is done when it has the other's.
 constexpr char kWelcome = 'w';
 constexpr char kReady = 'r';
 
-// The name that the handshake authenticates beside the identity (ALPN): both ends are libddp and use the same
-// protection.
+// The name that the handshake authenticates beside the identity (ALPN): both ends are libddp and
+// use the same protection.
 std::string_view application(Protection protection) {
-    static constexpr std::string_view kNames[] = {"libddp tls 1", "libddp auth 1", "libddp plain 1"};
+    static constexpr std::string_view kNames[] = {"libddp tls 1", "libddp auth 1",
+                                                  "libddp plain 1"};
     return kNames[static_cast<int>(protection)];
 }
 
@@ -74,12 +75,13 @@ TlsFailure take_tls_failure() {
 
 // Each end's part of a handshake has a few hundred bytes.
 constexpr std::size_t kHandshakeBytes = 8192;
-// The first byte of a TLS record: a handshake message or an alert. A stranger's first byte is usually another.
+// The first byte of a TLS record: a handshake message or an alert. A stranger's first byte is
+// usually another.
 constexpr char kHandshakeRecord = 22;
 constexpr char kAlertRecord = 21;
 
-// The socket under a handshake, as OpenSSL sees it. It takes few bytes from the peer, none beyond what OpenSSL asks for, and only if they
-// look like TLS.
+// The socket under a handshake, as OpenSSL sees it. It takes few bytes from the peer, none beyond
+// what OpenSSL asks for, and only if they look like TLS.
 class Pipe {
 public:
     // fd: non-blocking; the caller owns it.
@@ -87,7 +89,8 @@ public:
     Pipe(const Pipe&) = delete;
     Pipe& operator=(const Pipe&) = delete;
 
-    // For SSL_set_bio, which owns it then. The pipe outlives its use. Null: out of memory. Inside Cryptography.
+    // For SSL_set_bio, which owns it then. The pipe outlives its use. Null: out of memory. Inside
+    // Cryptography.
     BIO* make_bio();
 
     // Passes on to the kernel what OpenSSL has written. True: nothing is left. Throws UNAVAILABLE.
@@ -132,7 +135,8 @@ const BIO_METHOD* Pipe::method() {
         });
         BIO_meth_set_ctrl(method, [](BIO* bio, int command, long, void*) -> long {
             if (command == BIO_CTRL_FLUSH) return 1;  // Pipe::flush does it
-            if (command == BIO_CTRL_EOF) return static_cast<Pipe*>(BIO_get_data(bio))->stop_ == Stop::kEnded ? 1 : 0;
+            if (command == BIO_CTRL_EOF)
+                return static_cast<Pipe*>(BIO_get_data(bio))->stop_ == Stop::kEnded ? 1 : 0;
             return 0;
         });
         return method;
@@ -195,7 +199,8 @@ bool Pipe::flush() {
         } else if (errno == EPIPE || errno == ECONNRESET) {
             fail(DDP_ERROR_UNAVAILABLE, "the other end closed the connection during the handshake");
         } else if (errno != EINTR) {
-            fail(DDP_ERROR_UNAVAILABLE, "the connection broke: ", std::generic_category().message(errno));
+            fail(DDP_ERROR_UNAVAILABLE,
+                 "the connection broke: ", std::generic_category().message(errno));
         }
     }
     return true;
@@ -207,10 +212,12 @@ public:
     // seen: null compares with nothing.
     explicit Hello(SeenHellos* seen) : seen_(seen) {}
 
-    // False: somebody has sent it before. A second hello on the same connection has the same number.
+    // False: somebody has sent it before. A second hello on the same connection has the same
+    // number.
     bool is_new(SSL* ssl) {
         const unsigned char* random = nullptr;
-        if (seen_ == nullptr || random_ || SSL_client_hello_get0_random(ssl, &random) != sizeof(SeenHellos::Random))
+        if (seen_ == nullptr || random_ ||
+            SSL_client_hello_get0_random(ssl, &random) != sizeof(SeenHellos::Random))
             return true;
         random_.emplace();
         std::copy_n(random, random_->size(), random_->begin());
@@ -239,12 +246,16 @@ public:
     TrafficSecrets(const TrafficSecrets&) = delete;
     TrafficSecrets& operator=(const TrafficSecrets&) = delete;
 
-    // line: "CLIENT_TRAFFIC_SECRET_0", the client's random number and the secret, both in hexadecimal.
+    // line: "CLIENT_TRAFFIC_SECRET_0", the client's random number and the secret, both in
+    // hexadecimal.
     void take(std::string_view line) {
-        constexpr std::string_view kLabels[] = {"CLIENT_TRAFFIC_SECRET_0 ", "SERVER_TRAFFIC_SECRET_0 "};
+        constexpr std::string_view kLabels[] = {"CLIENT_TRAFFIC_SECRET_0 ",
+                                                "SERVER_TRAFFIC_SECRET_0 "};
         for (int i = 0; i < 2; ++i) {
             Records::Secret& secret = secrets_[i];
-            if (line.compare(0, kLabels[i].size(), kLabels[i]) != 0 || line.size() < 2 * secret.size()) continue;
+            if (line.compare(0, kLabels[i].size(), kLabels[i]) != 0 ||
+                line.size() < 2 * secret.size())
+                continue;
             const char* digit = line.data() + line.size() - 2 * secret.size();
             for (unsigned char& byte : secret) {
                 const int high = OPENSSL_hexchar2int(static_cast<unsigned char>(*digit++));
@@ -256,7 +267,8 @@ public:
     }
     // After the handshake, in which each end has sent one record, that of its byte.
     Records records(bool of_server, bool sends) const {
-        if (known_ != 2) fail(DDP_ERROR_INTERNAL, "OpenSSL does not tell the secrets of a connection");
+        if (known_ != 2)
+            fail(DDP_ERROR_INTERNAL, "OpenSSL does not tell the secrets of a connection");
         return {secrets_[of_server ? 1 : 0], sends, 1};
     }
 
@@ -267,7 +279,8 @@ private:
 
 class TlsHandshake final : public Handshake {
 public:
-    TlsHandshake(Descriptor fd, Protection protection) : fd_(std::move(fd)), protection_(protection) {
+    TlsHandshake(Descriptor fd, Protection protection)
+        : fd_(std::move(fd)), protection_(protection) {
         const Cryptography inside;
         inside.require();
         require_memory();
@@ -281,7 +294,8 @@ public:
 
     void become_client(std::string identity, const Key& key) {
         if (identity.size() > kLongestIdentity || identity.find('\0') != std::string::npos)
-            fail(DDP_ERROR_INTERNAL, "an identity has at most ", kLongestIdentity, " bytes, and none is NUL");
+            fail(DDP_ERROR_INTERNAL, "an identity has at most ", kLongestIdentity,
+                 " bytes, and none is NUL");
         identity_ = std::move(identity);
         key_ = key;
         const Cryptography inside;
@@ -342,14 +356,17 @@ private:
 
     static SSL_CTX* context();
     static SSL_CTX* make_context();
-    static TlsHandshake* self(const SSL* ssl) { return static_cast<TlsHandshake*>(SSL_get_app_data(ssl)); }
+    static TlsHandshake* self(const SSL* ssl) {
+        return static_cast<TlsHandshake*>(SSL_get_app_data(ssl));
+    }
 
     // A session that stands for the key; the caller owns it. Null: out of memory.
     static SSL_SESSION* session_of(SSL* ssl, const Key& key) {
         SSL_SESSION* session = SSL_SESSION_new();
         if (session == nullptr) return nullptr;
         const SSL_CIPHER* cipher = SSL_CIPHER_find(ssl, kCipher);
-        if (cipher != nullptr && SSL_SESSION_set1_master_key(session, key.data(), key.size()) == 1 &&
+        if (cipher != nullptr &&
+            SSL_SESSION_set1_master_key(session, key.data(), key.size()) == 1 &&
             SSL_SESSION_set_cipher(session, cipher) == 1 &&
             SSL_SESSION_set_protocol_version(session, TLS1_3_VERSION) == 1)
             return session;
@@ -357,8 +374,8 @@ private:
         return nullptr;
     }
 
-    static int use_session(SSL* ssl, const EVP_MD*, const unsigned char** identity, std::size_t* size,
-                           SSL_SESSION** session) {
+    static int use_session(SSL* ssl, const EVP_MD*, const unsigned char** identity,
+                           std::size_t* size, SSL_SESSION** session) {
         TlsHandshake* at = self(ssl);
         *session = session_of(ssl, at->key_);
         *identity = reinterpret_cast<const unsigned char*>(at->identity_.data());
@@ -366,7 +383,8 @@ private:
         return *session != nullptr ? 1 : 0;
     }
 
-    static int find_session(SSL* ssl, const unsigned char* identity, std::size_t size, SSL_SESSION** session) {
+    static int find_session(SSL* ssl, const unsigned char* identity, std::size_t size,
+                            SSL_SESSION** session) {
         TlsHandshake* at = self(ssl);
         *session = nullptr;
         try {
@@ -374,7 +392,8 @@ private:
             if (size > kLongestIdentity || name.find('\0') != name.npos) return 1;
             at->identity_ = name;
             std::optional<Key> key = at->lookup_(at->identity_);
-            if (!key) return 1;  // OpenSSL goes on without a key, and finds that it has no certificate either
+            // OpenSSL goes on without a key, and finds that it has no certificate either
+            if (!key) return 1;
             at->known_ = true;
             *session = session_of(ssl, *key);
             explicit_bzero(key->data(), key->size());
@@ -390,12 +409,14 @@ private:
         return self(ssl)->hello_.is_new(ssl) ? SSL_CLIENT_HELLO_SUCCESS : SSL_CLIENT_HELLO_ERROR;
     }
 
-    static int select_application(SSL* ssl, const unsigned char** chosen, unsigned char* chosen_size,
-                                  const unsigned char* offered, unsigned size, void*) {
+    static int select_application(SSL* ssl, const unsigned char** chosen,
+                                  unsigned char* chosen_size, const unsigned char* offered,
+                                  unsigned size, void*) {
         TlsHandshake* at = self(ssl);
         const std::string_view mine = application(at->protection_);
         for (unsigned from = 0; from < size; from += 1U + offered[from]) {
-            const std::string_view name(reinterpret_cast<const char*>(offered) + from + 1, offered[from]);
+            const std::string_view name(reinterpret_cast<const char*>(offered) + from + 1,
+                                        offered[from]);
             for (Protection other : {Protection::kTls, Protection::kAuth, Protection::kPlain})
                 if (name == application(other)) at->offered_ = other;
             if (name != mine) continue;
@@ -406,7 +427,8 @@ private:
         return SSL_TLSEXT_ERR_ALERT_FATAL;
     }
 
-    // OpenSSL gives the secrets of a connection only to a function that logs them. Nothing logs them here.
+    // OpenSSL gives the secrets of a connection only to a function that logs them. Nothing logs
+    // them here.
     static void take_secret(const SSL* ssl, const char* line) {
         TlsHandshake* at = self(ssl);
         if (at->protection_ == Protection::kTls) at->secrets_.take(line);
@@ -457,8 +479,8 @@ private:
         SSL_get0_alpn_selected(ssl_.get(), &chosen, &size);
         const std::string_view name(reinterpret_cast<const char*>(chosen), size);
         // Otherwise the peer has proved nothing.
-        if (SSL_session_reused(ssl_.get()) != 1 || SSL_get0_peer_certificate(ssl_.get()) != nullptr ||
-            name != application(protection_))
+        if (SSL_session_reused(ssl_.get()) != 1 ||
+            SSL_get0_peer_certificate(ssl_.get()) != nullptr || name != application(protection_))
             fail(DDP_ERROR_PERMISSION_DENIED, "the other end did not prove that it knows the key");
         return true;
     }
@@ -496,10 +518,11 @@ private:
         const Cryptography inside;
         inside.require();
         unsigned char keys[2][FrameCodes::kKeySize];  // from the client, from the server
-        const std::string_view labels[2] = {"EXPORTER libddp from the client", "EXPORTER libddp from the server"};
+        const std::string_view labels[2] = {"EXPORTER libddp from the client",
+                                            "EXPORTER libddp from the server"};
         for (int i = 0; i < 2; ++i)
-            if (SSL_export_keying_material(ssl_.get(), keys[i], sizeof keys[i], labels[i].data(), labels[i].size(),
-                                           nullptr, 0, 0) != 1)
+            if (SSL_export_keying_material(ssl_.get(), keys[i], sizeof keys[i], labels[i].data(),
+                                           labels[i].size(), nullptr, 0, 0) != 1)
                 no_tls();
         FrameCodes out(keys[server_ ? 1 : 0], true);
         FrameCodes in(keys[server_ ? 0 : 1], false);
@@ -529,7 +552,8 @@ private:
 
 // One for all connections; never freed.
 SSL_CTX* TlsHandshake::context() {
-    // Not made as a static object: ThreadSanitizer does not see the guard of one in programs that are written in C.
+    // Not made as a static object: ThreadSanitizer does not see the guard of one in programs that
+    // are written in C.
     static Mutex mutex;
     static SSL_CTX* made DDP_GUARDED_BY(mutex) = nullptr;
     const Lock lock(mutex);
@@ -543,8 +567,10 @@ SSL_CTX* TlsHandshake::make_context() {
     if (context == nullptr) return nullptr;
     // Whatever the system's configuration says.
     SSL_CTX_clear_options(context, SSL_OP_ALLOW_NO_DHE_KEX | SSL_OP_ENABLE_MIDDLEBOX_COMPAT |
-                                       SSL_OP_ALLOW_UNSAFE_LEGACY_RENEGOTIATION | SSL_OP_ENABLE_KTLS);
-    SSL_CTX_set_options(context, SSL_OP_NO_TICKET | SSL_OP_NO_COMPRESSION | SSL_OP_NO_RENEGOTIATION);
+                                       SSL_OP_ALLOW_UNSAFE_LEGACY_RENEGOTIATION |
+                                       SSL_OP_ENABLE_KTLS);
+    SSL_CTX_set_options(context,
+                        SSL_OP_NO_TICKET | SSL_OP_NO_COMPRESSION | SSL_OP_NO_RENEGOTIATION);
     SSL_CTX_clear_mode(context, SSL_MODE_SEND_FALLBACK_SCSV | SSL_MODE_ASYNC);
     SSL_CTX_set_mode(context, SSL_MODE_AUTO_RETRY);
     SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
@@ -569,31 +595,35 @@ void TlsHandshake::failed() {
         case Pipe::Stop::kEnded:
             fail(DDP_ERROR_UNAVAILABLE, "the other end closed the connection during the handshake");
         case Pipe::Stop::kBroken:
-            fail(DDP_ERROR_UNAVAILABLE,
-                 "the connection broke during the handshake: ", std::generic_category().message(pipe_.error()));
+            fail(DDP_ERROR_UNAVAILABLE, "the connection broke during the handshake: ",
+                 std::generic_category().message(pipe_.error()));
         case Pipe::Stop::kForeign:
             throw NotLibddp(DDP_ERROR_UNAVAILABLE, "the other end is not libddp");
         case Pipe::Stop::kTooMuch:
-            throw NotLibddp(DDP_ERROR_UNAVAILABLE, "the other end is not libddp: it sends more than a handshake has");
+            throw NotLibddp(DDP_ERROR_UNAVAILABLE,
+                            "the other end is not libddp: it sends more than a handshake has");
         case Pipe::Stop::kNoMemory:
             fail(DDP_ERROR_OUT_OF_MEMORY, "out of memory");
         case Pipe::Stop::kNone:
         case Pipe::Stop::kNothingYet:
             break;
     }
-    // Without an answer: it would cost more, and a rank whose hello somebody else has sent before tries again.
+    // Without an answer: it would cost more, and a rank whose hello somebody else has sent before
+    // tries again.
     if (hello_.replayed()) fail(DDP_ERROR_UNAVAILABLE, "it sent a recorded handshake once more");
-    // OpenSSL has put an alert for the peer into the pipe. If the kernel does not take it now, the peer does without.
+    // OpenSSL has put an alert for the peer into the pipe. If the kernel does not take it now, the
+    // peer does without.
     try {
         pipe_.flush();
     } catch (const Error&) {
     }
     if (thrown_) std::rethrow_exception(std::exchange(thrown_, nullptr));
     if (server_ && offered_ && *offered_ != protection_)
-        fail(DDP_ERROR_PERMISSION_DENIED, "the client wants a connection that is ", words(*offered_),
-             ", and the server one that is ", words(protection_));
+        fail(DDP_ERROR_PERMISSION_DENIED, "the client wants a connection that is ",
+             words(*offered_), ", and the server one that is ", words(protection_));
     if (server_ && !identity_.empty() && !known_)
-        fail(DDP_ERROR_PERMISSION_DENIED, "the client wants '", identity_, "', for which the server has no key");
+        fail(DDP_ERROR_PERMISSION_DENIED, "the client wants '", identity_,
+             "', for which the server has no key");
     switch (failure.reason) {
         case ERR_R_MALLOC_FAILURE:
             fail(DDP_ERROR_OUT_OF_MEMORY, "out of memory");
@@ -603,18 +633,21 @@ void TlsHandshake::failed() {
             fail(DDP_ERROR_PERMISSION_DENIED, "the other end has another key",
                  server_ ? ". Does it have the same job secret?" : "");
         case SSL_R_TLSV1_ALERT_NO_APPLICATION_PROTOCOL:
-            fail(DDP_ERROR_PERMISSION_DENIED, "the server does not offer a connection that is ", words(protection_));
+            fail(DDP_ERROR_PERMISSION_DENIED, "the server does not offer a connection that is ",
+                 words(protection_));
         case SSL_R_SSLV3_ALERT_HANDSHAKE_FAILURE:
             fail(DDP_ERROR_PERMISSION_DENIED, "the server has no key for '", identity_, "'");
         case SSL_R_DECRYPTION_FAILED_OR_BAD_RECORD_MAC:
         case SSL_R_SSLV3_ALERT_BAD_RECORD_MAC:
         case SSL_R_DIGEST_CHECK_FAILED:
         case SSL_R_CERTIFICATE_VERIFY_FAILED:
-            fail(DDP_ERROR_PERMISSION_DENIED, "the other end does not know the key, or bytes were changed on the way (",
+            fail(DDP_ERROR_PERMISSION_DENIED,
+                 "the other end does not know the key, or bytes were changed on the way (",
                  failure.text, ")");
         default:
             throw NotLibddp(DDP_ERROR_UNAVAILABLE,
-                            str("the other end is not libddp, or bytes were changed on the way (", failure.text, ")"));
+                            str("the other end is not libddp, or bytes were changed on the way (",
+                                failure.text, ")"));
     }
 }
 
@@ -627,7 +660,8 @@ std::unique_ptr<Handshake> Handshake::client(Descriptor fd, std::string identity
     return handshake;
 }
 
-std::unique_ptr<Handshake> Handshake::server(Descriptor fd, Lookup lookup, Protection protection, SeenHellos* seen) {
+std::unique_ptr<Handshake> Handshake::server(Descriptor fd, Lookup lookup, Protection protection,
+                                             SeenHellos* seen) {
     auto handshake = std::make_unique<TlsHandshake>(std::move(fd), protection);
     handshake->become_server(std::move(lookup), seen);
     return handshake;

@@ -19,7 +19,9 @@ public:
     std::size_t left() const { return left_; }
 
     // The rest of the first piece. Only if something is left.
-    iovec front() const { return {static_cast<char*>(at_->iov_base) + taken_, at_->iov_len - taken_}; }
+    iovec front() const {
+        return {static_cast<char*>(at_->iov_base) + taken_, at_->iov_len - taken_};
+    }
 
     void skip(std::size_t bytes) {
         left_ -= bytes;
@@ -31,7 +33,8 @@ public:
         }
     }
 
-    // The next bytes as pieces, at most `most` of both. Returns how many pieces; `bytes` becomes what they hold.
+    // The next bytes as pieces, at most `most` of both. Returns how many pieces; `bytes` becomes
+    // what they hold.
     int slice(iovec* pieces, int most, std::size_t& bytes) const {
         Parts rest = *this;
         std::size_t wanted = std::min(bytes, left_);

@@ -1,4 +1,5 @@
-// The handshakes that a gate has begun: whoever sends a recording of one is found out before it costs anything.
+// The handshakes that a gate has begun: whoever sends a recording of one is found out before it
+// costs anything.
 #pragma once
 
 #include <array>
@@ -8,8 +9,8 @@
 
 namespace libddp::wire {
 
-// The random numbers of clients that have used the key. Only those are kept, so that a stranger cannot push them out. A client never uses
-// a number twice.
+// The random numbers of clients that have used the key. Only those are kept, so that a stranger
+// cannot push them out. A client never uses a number twice.
 class SeenHellos {
 public:
     using Random = std::array<unsigned char, 32>;

@@ -44,8 +44,8 @@ int look_up(const std::string& host, int port, int flags, std::vector<SocketAddr
     return out.empty() ? EAI_NONAME : 0;
 }
 
-// getaddrinfo has no time limit of its own, so it runs in a thread that is left behind if it takes too long; it owns
-// all it touches and ends when the system's resolver gives up.
+// getaddrinfo has no time limit of its own, so it runs in a thread that is left behind if it takes
+// too long; it owns all it touches and ends when the system's resolver gives up.
 void start_lookup(const std::shared_ptr<Lookup>& lookup, const std::string& host, int port) {
     quiet_thread([lookup, host, port] {
         std::vector<SocketAddress> addresses;
@@ -67,15 +67,19 @@ void set_option(int fd, int level, int name, int value) {
 std::string SocketAddress::host() const {
     char text[INET6_ADDRSTRLEN] = "";
     if (storage.ss_family == AF_INET)
-        inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in*>(&storage)->sin_addr, text, sizeof text);
+        inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in*>(&storage)->sin_addr, text,
+                  sizeof text);
     if (storage.ss_family == AF_INET6)
-        inet_ntop(AF_INET6, &reinterpret_cast<const sockaddr_in6*>(&storage)->sin6_addr, text, sizeof text);
+        inet_ntop(AF_INET6, &reinterpret_cast<const sockaddr_in6*>(&storage)->sin6_addr, text,
+                  sizeof text);
     return text;
 }
 
 int SocketAddress::port() const {
-    if (storage.ss_family == AF_INET) return ntohs(reinterpret_cast<const sockaddr_in*>(&storage)->sin_port);
-    if (storage.ss_family == AF_INET6) return ntohs(reinterpret_cast<const sockaddr_in6*>(&storage)->sin6_port);
+    if (storage.ss_family == AF_INET)
+        return ntohs(reinterpret_cast<const sockaddr_in*>(&storage)->sin_port);
+    if (storage.ss_family == AF_INET6)
+        return ntohs(reinterpret_cast<const sockaddr_in6*>(&storage)->sin6_port);
     return -1;
 }
 
@@ -87,7 +91,8 @@ bool SocketAddress::is_loopback() const {
     }
     if (storage.ss_family != AF_INET6) return false;
     const auto& v6 = reinterpret_cast<const sockaddr_in6*>(&storage)->sin6_addr;
-    return IN6_IS_ADDR_LOOPBACK(&v6) || (IN6_IS_ADDR_V4MAPPED(&v6) && v6.s6_addr[12] == kLoopbackNet);
+    return IN6_IS_ADDR_LOOPBACK(&v6) ||
+           (IN6_IS_ADDR_V4MAPPED(&v6) && v6.s6_addr[12] == kLoopbackNet);
 }
 
 bool is_numeric(const std::string& host) {
@@ -97,20 +102,22 @@ bool is_numeric(const std::string& host) {
 
 std::vector<SocketAddress> resolve(const std::string& host, int port, const Deadline& deadline) {
     std::vector<SocketAddress> numeric;
-    if (look_up(host, port, AI_NUMERICHOST, numeric) == 0) return numeric;  // the usual case needs no thread
+    // the usual case needs no thread
+    if (look_up(host, port, AI_NUMERICHOST, numeric) == 0) return numeric;
 
     auto lookup = std::make_shared<Lookup>();
     start_lookup(lookup, host, port);
     Lock lock(lookup->mutex);
-    const auto waited =
-        interrupt::wait(lock, lookup->finished, deadline, [&]() DDP_REQUIRES(lookup->mutex) { return lookup->done; });
+    const auto waited = interrupt::wait(lock, lookup->finished, deadline,
+                                        [&]() DDP_REQUIRES(lookup->mutex) { return lookup->done; });
     if (waited == interrupt::Waited::kInterrupted)
-        fail(DDP_ERROR_INTERRUPTED, "a wait for the system's resolver, which looks for the host '", host,
-             "', was interrupted");
+        fail(DDP_ERROR_INTERRUPTED, "a wait for the system's resolver, which looks for the host '",
+             host, "', was interrupted");
     if (waited == interrupt::Waited::kTimeout)
         fail(DDP_ERROR_TIMEOUT, "the system's resolver did not find the host '", host, "' in time");
     if (lookup->code != 0)
-        fail(DDP_ERROR_UNAVAILABLE, "the host name '", host, "' cannot be resolved: ", gai_strerror(lookup->code));
+        fail(DDP_ERROR_UNAVAILABLE, "the host name '", host,
+             "' cannot be resolved: ", gai_strerror(lookup->code));
     return lookup->addresses;
 }
 
@@ -126,14 +133,16 @@ void tune_socket(int fd) {
 SocketAddress local_address(int fd) {
     SocketAddress address;
     address.size = sizeof address.storage;
-    if (getsockname(fd, reinterpret_cast<sockaddr*>(&address.storage), &address.size) != 0) return SocketAddress();
+    if (getsockname(fd, reinterpret_cast<sockaddr*>(&address.storage), &address.size) != 0)
+        return SocketAddress();
     return address;
 }
 
 SocketAddress peer_address(int fd) {
     SocketAddress address;
     address.size = sizeof address.storage;
-    if (getpeername(fd, reinterpret_cast<sockaddr*>(&address.storage), &address.size) != 0) return SocketAddress();
+    if (getpeername(fd, reinterpret_cast<sockaddr*>(&address.storage), &address.size) != 0)
+        return SocketAddress();
     return address;
 }
 

@@ -23,15 +23,17 @@ struct SocketAddress {
 // Whether `host` is an address, which needs no resolver, and no name.
 bool is_numeric(const std::string& host);
 
-// The addresses of a host name or number, never none. Throws Error: UNAVAILABLE if there are none now (a name may
-// appear later, while a cluster starts), TIMEOUT if the resolver does not answer in time.
+// The addresses of a host name or number, never none. Throws Error: UNAVAILABLE if there are none
+// now (a name may appear later, while a cluster starts), TIMEOUT if the resolver does not answer in
+// time.
 std::vector<SocketAddress> resolve(const std::string& host, int port, const Deadline& deadline);
 
-// For how long the kernel hears nothing of a peer before it ends a connection, at least: where nothing is sent, it looks every few seconds.
+// For how long the kernel hears nothing of a peer before it ends a connection, at least: where
+// nothing is sent, it looks every few seconds.
 inline constexpr int kSilentConnectionMs = 15'000;
 
-// No delay for small messages, and a dead peer is noticed within about 15 s even when nothing is sent. Best effort: a
-// socket works without.
+// No delay for small messages, and a dead peer is noticed within about 15 s even when nothing is
+// sent. Best effort: a socket works without.
 void tune_socket(int fd);
 
 // The address that `fd` is bound to, or its peer's.

@@ -48,7 +48,8 @@ void Strangers::remove(std::uint64_t id) {
 }
 
 void Strangers::is_promising(std::uint64_t id) {
-    if (const std::string network = silent_.remove(id); !network.empty()) promising_.add(id, network);
+    if (const std::string network = silent_.remove(id); !network.empty())
+        promising_.add(id, network);
 }
 
 std::optional<std::uint64_t> Strangers::oldest(const Kind& kind) {

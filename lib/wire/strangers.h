@@ -1,4 +1,5 @@
-// Chooses the strangers that may stay when too many come: clients that have not proved anything yet. No sockets here.
+// Chooses the strangers that may stay when too many come: clients that have not proved anything
+// yet. No sockets here.
 #pragma once
 
 #include <cstddef>
@@ -20,18 +21,21 @@ public:
 
     void add(std::uint64_t id, const SocketAddress& peer);
     void remove(std::uint64_t id);
-    // It has shown that it knows the key: only a recording that nobody has used yet could have said the same.
+    // It has shown that it knows the key: only a recording that nobody has used yet could have said
+    // the same.
     void is_promising(std::uint64_t id);
 
     bool too_many() const { return silent_.networks.size() + promising_.networks.size() > kMost; }
-    // Then nobody else is let in until some have proved themselves: promising ones do not have to make room.
+    // Then nobody else is let in until some have proved themselves: promising ones do not have to
+    // make room.
     bool busy() const { return promising_.networks.size() >= kMost / 2; }
     std::optional<std::uint64_t> oldest() const;
     std::optional<std::uint64_t> oldest_promising() const;
-    // The oldest promising one of the network with the most of them, if that network has more than kShare.
+    // The oldest promising one of the network with the most of them, if that network has more than
+    // kShare.
     std::optional<std::uint64_t> oldest_of_crowd() const;
-    // The stranger that has to make room: the oldest that is not promising. If one network has more than half of kMost,
-    // the oldest of that network.
+    // The stranger that has to make room: the oldest that is not promising. If one network has more
+    // than half of kMost, the oldest of that network.
     std::optional<std::uint64_t> next_to_go() const;
 
 private:

@@ -1,6 +1,7 @@
-/* consumer.c: a program of one rank that uses every struct with struct_size. other_headers.py compiles it with headers of
- * another version, and writes structs.inc: INIT(type) for every struct with defaults, USE(type) for every struct. So it may name
- * only functions that every version has, and no field that the older headers lack.
+/* consumer.c: a program of one rank that uses every struct with struct_size. other_headers.py
+ * compiles it with headers of another version, and writes structs.inc: INIT(type) for every struct
+ * with defaults, USE(type) for every struct. So it may name only functions that every version has,
+ * and no field that the older headers lack.
  *
  * Each struct lies once on the stack, and once at the end of a page, behind which no memory is. */
 #include <stdarg.h>
@@ -163,7 +164,8 @@ static void use_ddp_outer_options(void) {
 }
 
 static int runs;
-static ddp_status create(const ddp_backend_host* host, void** transport, ddp_backend_failure* failure) {
+static ddp_status create(const ddp_backend_host* host, void** transport,
+                         ddp_backend_failure* failure) {
     (void)failure;
     CHECK(host->struct_size > offsetof(ddp_backend_host, log) && host->world_size == 1);
     *transport = &runs;
@@ -176,11 +178,13 @@ static uint32_t capabilities(void* transport) {
     (void)transport;
     return 0;
 }
-static ddp_status run(void* transport, const ddp_collective* collective, ddp_backend_failure* failure) {
+static ddp_status run(void* transport, const ddp_collective* collective,
+                      ddp_backend_failure* failure) {
     (void)transport, (void)failure;
     CHECK(collective->struct_size > offsetof(ddp_collective, timeout_ms));
     if (collective->send && collective->count > 0 && collective->send != collective->recv)
-        memcpy(collective->recv, collective->send, collective->count * ddp_dtype_size(collective->dtype));
+        memcpy(collective->recv, collective->send,
+               collective->count * ddp_dtype_size(collective->dtype));
     ++runs;
     return DDP_OK;
 }
@@ -227,7 +231,8 @@ static void use_ddp_elastic_options(void) {
     CALL(ddp_elastic_add_context(elastic, context, &error));
     CALL(ddp_elastic_begin(elastic, now, &error));
     CHECK(now->struct_size == sizeof *now);
-    CHECK(now->step == 0 && now->roster >= 1 && now->rank == 0 && now->world_size == 1 && now->leaving == 0);
+    CHECK(now->step == 0 && now->roster >= 1 && now->rank == 0 && now->world_size == 1 &&
+          now->leaving == 0);
     CHECK_LATER(now);
     CALL(ddp_elastic_leave(elastic, &error));
     ddp_context_free(context);
@@ -247,28 +252,32 @@ static void use_ddp_environment(void) {
     CALL(ddp_environment_get(environment, &error));
     CHECK(environment->struct_size == sizeof *environment);
     CHECK(environment->rank == 2 && environment->world_size == 4);
-    CHECK(environment->local_rank == 1 && environment->local_world_size == 2 && environment->restart == 0);
+    CHECK(environment->local_rank == 1 && environment->local_world_size == 2 &&
+          environment->restart == 0);
     CHECK_LATER(environment);
     unsetenv("RANK");
     unsetenv("WORLD_SIZE");
 }
 
 static int hooks, buffer_hooks;
-static ddp_status hook(void* user_data, ddp_group* group, ddp_bucket* bucket, ddp_work** work, ddp_error** e) {
+static ddp_status hook(void* user_data, ddp_group* group, ddp_bucket* bucket, ddp_work** work,
+                       ddp_error** e) {
     (void)user_data, (void)group, (void)work, (void)e;
     RESULT(ddp_tensor, tensor);
     CALL(ddp_bucket_gradient(bucket, 0, tensor, &error));
     CHECK(tensor->struct_size == sizeof *tensor);
-    CHECK(tensor->data && tensor->ndim == 1 && tensor->shape[0] == 4 && tensor->count == 4 && tensor->dtype == DDP_F32);
+    CHECK(tensor->data && tensor->ndim == 1 && tensor->shape[0] == 4 && tensor->count == 4 &&
+          tensor->dtype == DDP_F32);
     CHECK_LATER(tensor);
     ++hooks;
     return DDP_OK;
 }
-static ddp_status buffer_hook(void* user_data, ddp_group* group, const ddp_tensor* const* buffers, size_t count,
-                              ddp_error** e) {
+static ddp_status buffer_hook(void* user_data, ddp_group* group, const ddp_tensor* const* buffers,
+                              size_t count, ddp_error** e) {
     (void)user_data, (void)group, (void)e;
     CHECK(count == 2);
-    for (size_t i = 0; i < count; ++i) CHECK(buffers[i]->data == running[i] && buffers[i]->count == 4);
+    for (size_t i = 0; i < count; ++i)
+        CHECK(buffers[i]->data == running[i] && buffers[i]->count == 4);
     ++buffer_hooks;
     return DDP_OK;
 }
@@ -287,7 +296,8 @@ static void stats(ddp_context* context) {
     step(context);
     CALL(ddp_stats_get(context, s, &error));
     CHECK(s->struct_size == sizeof *s);
-    CHECK(s->steps == 1 && s->param_count == 1 && s->bucket_count == 1 && s->param_bytes == sizeof gradient);
+    CHECK(s->steps == 1 && s->param_count == 1 && s->bucket_count == 1 &&
+          s->param_bytes == sizeof gradient);
     CHECK_LATER(s);
 }
 static void use_ddp_stats(void) {

@@ -1,15 +1,19 @@
-/* layout.c: the layout of every public struct on 64-bit systems, where long and pointers have 64 bits (LP64).
+/* layout.c: the layout of every public struct on 64-bit systems, where long and pointers have 64
+ * bits (LP64).
  *
- * These numbers are the ABI: programs and bindings are compiled with them. A line may be added when a field is appended
- * or a struct is new; a line that exists never changes within one DDP_ABI_VERSION, except a SIZE that grows with
- * appended fields. complete.py checks that nothing is left out.
+ * These numbers are the ABI: programs and bindings are compiled with them. A line may be added when
+ * a field is appended or a struct is new; a line that exists never changes within one
+ * DDP_ABI_VERSION, except a SIZE that grows with appended fields. complete.py checks that nothing
+ * is left out.
  */
 #include <stddef.h>
 
 #include "ddp/ddp.h"
 
-#define SIZE(type, bytes) _Static_assert(sizeof(type) == (bytes), "the size of " #type " has changed")
-#define FIELD(type, field, at) _Static_assert(offsetof(type, field) == (at), #type "." #field " has moved")
+#define SIZE(type, bytes) \
+    _Static_assert(sizeof(type) == (bytes), "the size of " #type " has changed")
+#define FIELD(type, field, at) \
+    _Static_assert(offsetof(type, field) == (at), #type "." #field " has moved")
 
 _Static_assert(sizeof(void*) == 8 && sizeof(size_t) == 8, "this table is for LP64");
 

@@ -1,6 +1,6 @@
-/* values.c: the values of the public constants. They are part of the ABI: bindings write them down, and abidiff does
- * not see them, since functions take them as int32_t. A line may be added; one that exists never changes and never goes
- * away.
+/* values.c: the values of the public constants. They are part of the ABI: bindings write them down,
+ * and abidiff does not see them, since functions take them as int32_t. A line may be added; one
+ * that exists never changes and never goes away.
  */
 #include "ddp/ddp.h"
 

@@ -1,5 +1,5 @@
-// Compares casting between f32 and the 16-bit types with copying, in turns: bytes read and written a second, and their
-// share of memcpy's. Buckets of 25 MiB, as a hook casts them, and of 1 MiB.
+// Compares casting between f32 and the 16-bit types with copying, in turns: bytes read and written
+// a second, and their share of memcpy's. Buckets of 25 MiB, as a hook casts them, and of 1 MiB.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -30,16 +30,21 @@ double median(std::vector<double>& times) {
 
 void compare(std::size_t count, int turns) {
     using libddp::cpu::convert;
-    const auto wide = libddp::allocate_zeroed(count * 4), other = libddp::allocate_zeroed(count * 4),
+    const auto wide = libddp::allocate_zeroed(count * 4),
+               other = libddp::allocate_zeroed(count * 4),
                narrow = libddp::allocate_zeroed(count * 2);
     for (std::size_t i = 0; i < count; ++i)
         reinterpret_cast<float*>(wide.get())[i] = static_cast<float>(i % 1000) * 1e-3f - 0.3f;
     Job jobs[] = {
         {"memcpy f32", 8, [&](std::size_t n) { std::memcpy(other.get(), wide.get(), n * 4); }},
-        {"f32 to f16", 6, [&](std::size_t n) { convert(narrow.get(), DDP_F16, wide.get(), DDP_F32, n); }},
-        {"f16 to f32", 6, [&](std::size_t n) { convert(wide.get(), DDP_F32, narrow.get(), DDP_F16, n); }},
-        {"f32 to bf16", 6, [&](std::size_t n) { convert(narrow.get(), DDP_BF16, wide.get(), DDP_F32, n); }},
-        {"bf16 to f32", 6, [&](std::size_t n) { convert(wide.get(), DDP_F32, narrow.get(), DDP_BF16, n); }},
+        {"f32 to f16", 6,
+         [&](std::size_t n) { convert(narrow.get(), DDP_F16, wide.get(), DDP_F32, n); }},
+        {"f16 to f32", 6,
+         [&](std::size_t n) { convert(wide.get(), DDP_F32, narrow.get(), DDP_F16, n); }},
+        {"f32 to bf16", 6,
+         [&](std::size_t n) { convert(narrow.get(), DDP_BF16, wide.get(), DDP_F32, n); }},
+        {"bf16 to f32", 6,
+         [&](std::size_t n) { convert(wide.get(), DDP_F32, narrow.get(), DDP_BF16, n); }},
     };
     for (int turn = 0; turn < turns; ++turn)
         for (Job& job : jobs) {
@@ -51,7 +56,8 @@ void compare(std::size_t count, int turns) {
     for (Job& job : jobs) {
         const double rate = 1e-9 * static_cast<double>(job.bytes * count) / median(job.seconds);
         if (copy == 0) copy = rate;
-        std::printf("%9zu elements  %-12s %6.2f GB/s  %5.1f %% of copying\n", count, job.name, rate, 100 * rate / copy);
+        std::printf("%9zu elements  %-12s %6.2f GB/s  %5.1f %% of copying\n", count, job.name, rate,
+                    100 * rate / copy);
     }
 }
 

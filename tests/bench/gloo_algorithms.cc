@@ -1,5 +1,6 @@
-// Compares the Gloo backend's algorithms: medians of in-place f32 allreduces, every rank a process of its own on this
-// machine. Arguments: world sizes (default 2 4). Prints microseconds; what counts is the ratio to the ring beside it.
+// Compares the Gloo backend's algorithms: medians of in-place f32 allreduces, every rank a process
+// of its own on this machine. Arguments: world sizes (default 2 4). Prints microseconds; what
+// counts is the ratio to the ring beside it.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -38,8 +39,10 @@ int run_rank(const std::string& folder, int number, int world) {
         const std::string place = folder + "/" + algorithm;
         std::filesystem::create_directories(place);
         stores.push_back(std::make_unique<FolderStore>(place));
-        ranks.push_back(std::make_unique<Rank>(*stores.back(), number, world, std::string("algorithm=") + algorithm));
-        if (ranks.back()->status != DDP_OK) return std::fprintf(stderr, "%s\n", ranks.back()->failure.message), 1;
+        ranks.push_back(std::make_unique<Rank>(*stores.back(), number, world,
+                                               std::string("algorithm=") + algorithm));
+        if (ranks.back()->status != DDP_OK)
+            return std::fprintf(stderr, "%s\n", ranks.back()->failure.message), 1;
     }
     for (std::size_t bytes : kSizes) {
         double us[std::size(kAlgorithms)];
@@ -47,7 +50,8 @@ int run_rank(const std::string& folder, int number, int world) {
         std::vector<float> data(bytes / sizeof(float), 1);
         const int repeats = bytes <= 65536 ? 300 : bytes <= 4 << 20 ? 60 : 15;
         for (int i = 0; i < repeats; ++i)
-            for (std::size_t a = 0; a < std::size(kAlgorithms); ++a) times[a].push_back(one_us(*ranks[a], data));
+            for (std::size_t a = 0; a < std::size(kAlgorithms); ++a)
+                times[a].push_back(one_us(*ranks[a], data));
         for (std::size_t a = 0; a < std::size(kAlgorithms); ++a) us[a] = median(times[a]);
         if (number != 0) continue;
         std::printf("%5d %10zu", world, bytes);

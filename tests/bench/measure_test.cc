@@ -38,7 +38,8 @@ TEST(Measure, RankZeroDecidesHowOften) {
 
 TEST(Measure, AutomaticallyAtLeastTen) {
     int barriers = 0;
-    EXPECT_GE(measure(ranks_with_a_slow_one(barriers), {0, 1e-9}, {[] { return 1.0; }})[0].size(), 10u);
+    EXPECT_GE(measure(ranks_with_a_slow_one(barriers), {0, 1e-9}, {[] { return 1.0; }})[0].size(),
+              10u);
 }
 
 TEST(Measure, WhatLoopsNoteCountsWithTheirTimes) {

@@ -29,8 +29,10 @@ TEST(Models, Resnet50) {
     EXPECT_EQ(distinct_names(model), 161u);
     EXPECT_EQ(element_count(model), 25557032);
     EXPECT_EQ(model.front().name, "conv1.weight");
-    EXPECT_EQ(find(model, "layer3.0.conv1.weight").shape, (std::vector<std::int64_t>{256, 512, 1, 1}));
-    EXPECT_EQ(find(model, "layer4.0.downsample.0.weight").shape, (std::vector<std::int64_t>{2048, 1024, 1, 1}));
+    EXPECT_EQ(find(model, "layer3.0.conv1.weight").shape,
+              (std::vector<std::int64_t>{256, 512, 1, 1}));
+    EXPECT_EQ(find(model, "layer4.0.downsample.0.weight").shape,
+              (std::vector<std::int64_t>{2048, 1024, 1, 1}));
     EXPECT_EQ(model.back().name, "fc.bias");
 }
 
@@ -48,7 +50,8 @@ TEST(Models, BertBase) {
     EXPECT_EQ(model.size(), 199u);
     EXPECT_EQ(distinct_names(model), 199u);
     EXPECT_EQ(element_count(model), 109482240);
-    EXPECT_EQ(find(model, "encoder.layer.11.intermediate.dense.weight").shape, (std::vector<std::int64_t>{3072, 768}));
+    EXPECT_EQ(find(model, "encoder.layer.11.intermediate.dense.weight").shape,
+              (std::vector<std::int64_t>{3072, 768}));
 }
 
 TEST(Models, BertLarge) {
@@ -64,7 +67,8 @@ double gigaworks(const Model& model) {
     return 1e-9 * work;
 }
 
-// torchvision states 4.09 billion multiply-adds for a picture; batch norms and biases add half a percent.
+// torchvision states 4.09 billion multiply-adds for a picture; batch norms and biases add half a
+// percent.
 TEST(Models, Resnet50DoesTheWorkThatIsPublished) {
     const Model model = resnet50();
     EXPECT_NEAR(gigaworks(model), 4.09, 0.03);
@@ -83,7 +87,8 @@ TEST(Models, Vgg16DoesTheWorkThatIsPublished) {
     EXPECT_EQ(find(model, "features.5.weight").uses, 112 * 112);
 }
 
-// 85 million elements in the layers, once for each of 128 tokens; next to nothing for embeddings, which are looked up.
+// 85 million elements in the layers, once for each of 128 tokens; next to nothing for embeddings,
+// which are looked up.
 TEST(Models, BertWorksInItsLayers) {
     const Model model = find_model("bert-base");
     EXPECT_NEAR(gigaworks(model), 128 * 0.0851, 0.05);
@@ -113,7 +118,8 @@ TEST(Models, WrittenAndReadAgainAreTheSame) {
 }
 
 TEST(Models, ReadsScalarsCommentsAndEmptyLines) {
-    std::istringstream text("# three parameters\n\n  scale\nweight 3 0 5 # empty\nother @2.5 # a scalar\n");
+    std::istringstream text(
+        "# three parameters\n\n  scale\nweight 3 0 5 # empty\nother @2.5 # a scalar\n");
     const Model model = read_model(text);
     ASSERT_EQ(model.size(), 3u);
     EXPECT_EQ(model[2].count(), 1);
@@ -133,16 +139,20 @@ std::string complaint_about(const std::string& text) {
 }
 
 TEST(Models, SaysWhichLineItCannotRead) {
-    EXPECT_EQ(complaint_about("a 1\nb two\n"), "line 2 of the model: an extent is not a whole number");
+    EXPECT_EQ(complaint_about("a 1\nb two\n"),
+              "line 2 of the model: an extent is not a whole number");
     EXPECT_EQ(complaint_about("a 1.5\n"), "line 1 of the model: an extent is not a whole number");
     EXPECT_EQ(complaint_about("a -1\n"), "line 1 of the model: an extent is negative");
-    EXPECT_EQ(complaint_about("a 4294967296 4294967296\n"), "line 1 of the model: too many elements");
+    EXPECT_EQ(complaint_about("a 4294967296 4294967296\n"),
+              "line 1 of the model: too many elements");
     std::string many;
     for (int i = 0; i < 20; ++i) many += "a 500000000000000000\n";  // 16 of them have 2^63 bytes
     EXPECT_EQ(complaint_about(many), "line 2 of the model: too many elements");
-    EXPECT_EQ(complaint_about("a 1000 @1e307\n"), "line 1 of the model: elements are used too often");
+    EXPECT_EQ(complaint_about("a 1000 @1e307\n"),
+              "line 1 of the model: elements are used too often");
     for (const char* bad : {"a 1 @", "a 1 @x", "a 1 @-1", "a 1 @2 3", "a 1 @ @"})
-        EXPECT_EQ(complaint_about(bad), "line 1 of the model: what follows '@' is not one number from 0");
+        EXPECT_EQ(complaint_about(bad),
+                  "line 1 of the model: what follows '@' is not one number from 0");
     EXPECT_EQ(complaint_about("# nothing\n"), "the model has no parameters");
 }
 

@@ -1,5 +1,5 @@
-// ddp-bench predict: the network and the timeline against what can be worked out by hand, the advice against trying
-// everything.
+// ddp-bench predict: the network and the timeline against what can be worked out by hand, the
+// advice against trying everything.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -56,7 +56,8 @@ TEST(Timeline, TheForwardPassAndTheOptimizerHideNothing) {
 }
 
 TEST(Timeline, CollectivesOfOneLinkQueueUp) {
-    const std::vector<Collective> schedule = {after_gradient(0), after_gradient(0), after_gradient(0)};
+    const std::vector<Collective> schedule = {after_gradient(0), after_gradient(0),
+                                              after_gradient(0)};
     EXPECT_NEAR(play(schedule, even(1, 1), always(1, 2), 2).step, 1 + 3 * 3, kMs);
 }
 
@@ -88,16 +89,21 @@ TEST(Timeline, AllWaitForAStraggler) {
 TEST(Timeline, JitterCostsMoreWithMoreRanks) {
     Compute compute = even(1, 100);
     compute.jitter = 0.05;
-    const auto waiting = [&](int world) { return play({}, compute, always(0, 0), world, {}, 400).waiting; };
-    EXPECT_NEAR(waiting(2), 100 * 0.05 * 0.564, 0.5);  // the expected greatest of two normal numbers
+    const auto waiting = [&](int world) {
+        return play({}, compute, always(0, 0), world, {}, 400).waiting;
+    };
+    // the expected greatest of two normal numbers
+    EXPECT_NEAR(waiting(2), 100 * 0.05 * 0.564, 0.5);
     EXPECT_NEAR(waiting(1024), 100 * 0.05 * 3.24, 0.5);
-    EXPECT_EQ(play({}, compute, always(0, 0), 8, {}, 10, 7).step, play({}, compute, always(0, 0), 8, {}, 10, 7).step);
+    EXPECT_EQ(play({}, compute, always(0, 0), 8, {}, 10, 7).step,
+              play({}, compute, always(0, 0), 8, {}, 10, 7).step);
 }
 
 TEST(Timeline, ProcessorsAreShared) {
     const std::vector<Collective> schedule = {after_gradient(0)};
     const Compute compute = even(2, 20);
-    // Communication wants half a core and gets it; the other half of the pass then runs at half its speed.
+    // Communication wants half a core and gets it; the other half of the pass then runs at half its
+    // speed.
     EXPECT_NEAR(play(schedule, compute, always(0, 5), 2, {1, 0.5}).step, 10 + 5 + 7.5, kMs);
     // It wants a whole one and gets half, for as long as there is something to compute.
     EXPECT_NEAR(play(schedule, compute, always(0, 5), 2, {1, 1}).step, 10 + 10 + 5, kMs);
@@ -121,7 +127,8 @@ TEST(Timeline, RoundingLosesNoCollective) {
 }
 
 TEST(Timeline, AContinuationComesBeforeLaterBuckets) {
-    std::vector<Collective> schedule = {after_gradient(0), after_gradient(0), after_gradient(0), after_gradient(0, 1)};
+    std::vector<Collective> schedule = {after_gradient(0), after_gradient(0), after_gradient(0),
+                                        after_gradient(0, 1)};
     schedule[1].after = 0;
     schedule[3].after = 1;
     EXPECT_NEAR(play(schedule, even(1, 1), always(1, 0), 2).step, 4, kMs);
@@ -134,21 +141,23 @@ TEST(Timeline, AnUnknownGradientIsRefused) {
     EXPECT_THROW(play(circle, even(1, 1), always(0, 1), 2), std::invalid_argument);
 }
 
-// So many layers, of which each has its own bucket and an equal share of the passes. Buckets are numbered in the order of the backward
-// pass.
+// So many layers, of which each has its own bucket and an equal share of the passes. Buckets are
+// numbered in the order of the backward pass.
 std::vector<Layer> layers_with_buckets(int count) {
     std::vector<Layer> layers;
     for (int i = 0; i < count; ++i) layers.push_back({count - 1 - i, 1.0 / count, 1.0 / count});
     return layers;
 }
 
-StepTime play_next(const std::vector<Collective>& schedule, const Compute& compute, const CostOf& cost,
-                   const NextPass& next) {
+StepTime play_next(const std::vector<Collective>& schedule, const Compute& compute,
+                   const CostOf& cost, const NextPass& next) {
     return play(schedule, compute, cost, 2, {}, 64, 1, next);
 }
 
 CostOf by_size(double latency_ms, double ms_a_byte) {
-    return [=](const Collective& collective) { return Cost{latency_ms, ms_a_byte * collective.bytes}; };
+    return [=](const Collective& collective) {
+        return Cost{latency_ms, ms_a_byte * collective.bytes};
+    };
 }
 
 // Two layers of 5 ms each way. Their buckets of 6 bytes are ready after 5 and 10 ms.
@@ -176,7 +185,8 @@ TEST(NextPass, PiecesOfTheFirstLayerOvertake) {
     two.next.order = Order::first_used;
     EXPECT_NEAR(two.step(by_size(0, 1)), 27, kMs);  // whole buckets do not overtake
     two.next.piece_bytes = 1;
-    EXPECT_NEAR(two.step(by_size(0, 1)), 26, kMs);  // 5 pieces, the first layer from 10 to 16, the last piece to 17
+    // 5 pieces, the first layer from 10 to 16, the last piece to 17
+    EXPECT_NEAR(two.step(by_size(0, 1)), 26, kMs);
     two.next.order = Order::planned;
     EXPECT_NEAR(two.step(by_size(0, 1)), 26, kMs);
 }
@@ -186,8 +196,10 @@ TEST(NextPass, APlanHasTheBucketsInTheOrderInWhichTheyStart) {
     std::vector<Collective> schedule = {after_gradient(0), after_gradient(1), after_gradient(2)};
     NextPass next;
     next.layers = layers_with_buckets(3);
-    EXPECT_EQ(first_used_order(schedule, even(3, 6), always(0, 8), 2, {}, next), (std::vector<int>{0, 2, 1}));
-    EXPECT_EQ(first_used_order(schedule, even(3, 6), always(0, 1), 2, {}, next), (std::vector<int>{0, 1, 2}));
+    EXPECT_EQ(first_used_order(schedule, even(3, 6), always(0, 8), 2, {}, next),
+              (std::vector<int>{0, 2, 1}));
+    EXPECT_EQ(first_used_order(schedule, even(3, 6), always(0, 1), 2, {}, next),
+              (std::vector<int>{0, 1, 2}));
 }
 
 TEST(NextPass, EachPieceCostsItsLatencyAndTheAgreement) {
@@ -195,21 +207,24 @@ TEST(NextPass, EachPieceCostsItsLatencyAndTheAgreement) {
     two.next.order = Order::first_used;
     two.next.piece_bytes = 3;  // two pieces of 3 + 2 ms each
     EXPECT_NEAR(two.step(by_size(2, 1)), 10 + 10 + 10, kMs);
-    two.next.agreement_ms = 1;  // the first piece from 5 to 11, then the first layer's to 23, the last to 29
+    // the first piece from 5 to 11, then the first layer's to 23, the last to 29
+    two.next.agreement_ms = 1;
     EXPECT_NEAR(two.step(by_size(2, 1)), 29 + 5, kMs);
 }
 
 TEST(NextPass, UpdatesFillTheWaiting) {
     TwoLayers two;
     two.compute.optimizer_ms = 4;
-    // The second layer's bucket comes at 11, and is updated until 13; the first layer's comes at 17.
+    // The second layer's bucket comes at 11, and is updated until 13; the first layer's comes at
+    // 17.
     EXPECT_NEAR(two.step(by_size(0, 1)), 17 + 2 + 10, kMs);
     two.next.layers = {};
     EXPECT_NEAR(two.step(by_size(0, 1)), 17 + 4 + 10, kMs);
 }
 
 TEST(NextPass, APlanThatWasMadeWithoutJitterHoldsALinkUp) {
-    // The plan says: both pieces of the last layer, then the first layer's. A straggler changes nothing, for it is planned for.
+    // The plan says: both pieces of the last layer, then the first layer's. A straggler changes
+    // nothing, for it is planned for.
     TwoLayers two;
     two.next.order = Order::planned;
     two.next.piece_bytes = 3;
@@ -247,9 +262,11 @@ TEST(NextPass, OnlyTheLastAllreduceOfABucketIsDecoupled) {
     EXPECT_EQ(parts[3].after, 1);
 }
 
-// A step whose times are whole milliseconds, on one link: each layer has a bucket, of so many pieces.
+// A step whose times are whole milliseconds, on one link: each layer has a bucket, of so many
+// pieces.
 struct Case {
-    std::vector<int> backward, forward, update, pieces;  // of each layer, in the order of the forward pass
+    // of each layer, in the order of the forward pass
+    std::vector<int> backward, forward, update, pieces;
     int piece_ms = 1;
     bool first_used = false;
 };
@@ -257,10 +274,12 @@ struct Case {
 // Goes through it millisecond by millisecond.
 int plainly(const Case& c) {
     const int count = static_cast<int>(c.backward.size());
-    std::vector<int> left = c.pieces, update = c.update, forward = c.forward, ready(c.backward.size());
+    std::vector<int> left = c.pieces, update = c.update, forward = c.forward,
+                     ready(c.backward.size());
     int backward = 0;
     for (int layer = count; layer-- > 0;)
-        ready[static_cast<std::size_t>(layer)] = backward += c.backward[static_cast<std::size_t>(layer)];
+        ready[static_cast<std::size_t>(layer)] = backward +=
+            c.backward[static_cast<std::size_t>(layer)];
     int sending = -1, until = 0, now = 0;
     for (std::size_t layer = 0; layer < left.size(); ++now) {
         if (sending >= 0 && now == until) {
@@ -269,7 +288,8 @@ int plainly(const Case& c) {
         }
         for (int i = 0; i < count && sending < 0; ++i) {
             const auto at = static_cast<std::size_t>(c.first_used ? i : count - 1 - i);
-            if (left[at] > 0 && ready[at] <= now) sending = static_cast<int>(at), until = now + c.piece_ms;
+            if (left[at] > 0 && ready[at] <= now)
+                sending = static_cast<int>(at), until = now + c.piece_ms;
         }
         if (now < backward) continue;
         if (left[layer] == 0) {
@@ -307,13 +327,16 @@ double simulated(const Case& c, Order order) {
         schedule.back().bytes = c.pieces[layer];
     }
     for (std::size_t layer = 0; layer < c.forward.size(); ++layer)
-        next.layers.push_back({static_cast<int>(c.forward.size() - 1 - layer), c.forward[layer] / compute.forward_ms,
-                               compute.optimizer_ms > 0 ? c.update[layer] / compute.optimizer_ms : 0});
+        next.layers.push_back(
+            {static_cast<int>(c.forward.size() - 1 - layer), c.forward[layer] / compute.forward_ms,
+             compute.optimizer_ms > 0 ? c.update[layer] / compute.optimizer_ms : 0});
     return play_next(schedule, compute, by_size(0, c.piece_ms), next).step;
 }
 
 Case random_case(std::mt19937& random, bool updates) {
-    const auto number = [&](int from, int to) { return std::uniform_int_distribution<int>(from, to)(random); };
+    const auto number = [&](int from, int to) {
+        return std::uniform_int_distribution<int>(from, to)(random);
+    };
     Case c;
     c.piece_ms = number(1, 4);
     for (int layer = number(1, 6); layer-- > 0;) {
@@ -330,20 +353,23 @@ TEST(NextPass, IsThatOfAPlainSimulation) {
     for (int i = 0; i < 2000; ++i) {
         Case c = random_case(random, i % 2 == 0);
         c.first_used = i % 4 < 2;
-        EXPECT_NEAR(simulated(c, c.first_used ? Order::first_used : Order::ready), plainly(c), 1e-6) << "case " << i;
+        EXPECT_NEAR(simulated(c, c.first_used ? Order::first_used : Order::ready), plainly(c), 1e-6)
+            << "case " << i;
         if (c.first_used) {
             EXPECT_NEAR(simulated(c, Order::planned), plainly(c), 1e-6) << "case " << i;
         }
     }
 }
 
-// Without latency the network is busy for the same time in every order, and the first layer's bucket is the last one that is ready.
+// Without latency the network is busy for the same time in every order, and the first layer's
+// bucket is the last one that is ready.
 TEST(NextPass, FirstUsedFirstIsNeverWorseWithoutLatency) {
     std::mt19937 random(8);
     int better = 0;
     for (int i = 0; i < 1000; ++i) {
         const Case c = random_case(random, false);
-        const double ready = simulated(c, Order::ready), first_used = simulated(c, Order::first_used);
+        const double ready = simulated(c, Order::ready),
+                     first_used = simulated(c, Order::first_used);
         EXPECT_LE(first_used, ready + kMs) << "case " << i;
         better += first_used < ready - kMs;
     }
@@ -387,8 +413,9 @@ TEST(Network, RanksOfAHostShareItsLink) {
 }
 
 TEST(Network, WhatIsWrongWithANameIsSaid) {
-    for (const char* text : {"", "26gbit", "25gbit:", "25gbit:speed=1", "25gbit:host-gb-s=", "25gbit:host-gb-s=0",
-                             "25gbit:host-gb-s=fast", "25gbit:latency-us=nan"})
+    for (const char* text :
+         {"", "26gbit", "25gbit:", "25gbit:speed=1", "25gbit:host-gb-s=", "25gbit:host-gb-s=0",
+          "25gbit:host-gb-s=fast", "25gbit:latency-us=nan"})
         EXPECT_THROW(find_network(text), std::invalid_argument) << text;
 }
 
@@ -412,11 +439,12 @@ TEST(Measured, NoiseDoesNotMakeLargerMessagesFaster) {
 
 TEST(Measured, WhatIsNoRowIsRefused) {
     const std::string good = R"({"name":"allreduce","world":2,"bytes":1,"median_ms":1})";
-    for (const std::string& other : {good, std::string("{}"), std::string("no JSON"), std::string("[1]"),
-                                     std::string(R"({"name":"allreduce","world":3,"bytes":2,"median_ms":1})"),
-                                     std::string(R"({"name":"replay","world":2,"bytes":2,"median_ms":1})"),
-                                     std::string(R"({"name":"allreduce","world":"2","bytes":2,"median_ms":1})"),
-                                     std::string(R"({"name":"allreduce","world":2,"bytes":2,"median_ms":-1})")})
+    for (const std::string& other :
+         {good, std::string("{}"), std::string("no JSON"), std::string("[1]"),
+          std::string(R"({"name":"allreduce","world":3,"bytes":2,"median_ms":1})"),
+          std::string(R"({"name":"replay","world":2,"bytes":2,"median_ms":1})"),
+          std::string(R"({"name":"allreduce","world":"2","bytes":2,"median_ms":1})"),
+          std::string(R"({"name":"allreduce","world":2,"bytes":2,"median_ms":-1})")})
         EXPECT_THROW(Measured({good, other}), std::invalid_argument) << other;
     EXPECT_THROW(Measured({good}), std::invalid_argument);
     EXPECT_THROW(Measured({}), std::invalid_argument);
@@ -435,9 +463,14 @@ struct Job {
         double filled = 0;
         for (int i = 0; i < gradients; ++i) {
             filled += mb;
-            if (filled < (all.empty() ? settings.first_bucket_mb : settings.bucket_mb) && i + 1 < gradients) continue;
+            if (filled < (all.empty() ? settings.first_bucket_mb : settings.bucket_mb) &&
+                i + 1 < gradients)
+                continue;
             all.push_back(after_gradient(i, static_cast<int>(all.size() % settings.groups)));
-            all.back().bytes = filled * 1048576 / (settings.hook == "fp16" ? 2 : settings.hook == "powersgd" ? 50 : 1);
+            all.back().bytes = filled * 1048576 /
+                               (settings.hook == "fp16"       ? 2
+                                : settings.hook == "powersgd" ? 50
+                                                              : 1);
             filled = 0;
         }
         return all;
@@ -453,12 +486,15 @@ struct Job {
     Advice advice() const {
         return advise(cluster.hosts(), [this](const Settings& settings) { return step(settings); });
     }
-    double saving(const Settings& from, const Settings& to) const { return 1 - step(to).step / step(from).step; }
+    double saving(const Settings& from, const Settings& to) const {
+        return 1 - step(to).step / step(from).step;
+    }
 };
 
 Job random_job(std::mt19937& random) {
     const auto number = [&](double from, double to) {
-        return std::exp(std::uniform_real_distribution<double>(std::log(from), std::log(to))(random));
+        return std::exp(
+            std::uniform_real_distribution<double>(std::log(from), std::log(to))(random));
     };
     Job job;
     job.gradients = static_cast<int>(number(5, 200));
@@ -518,7 +554,8 @@ TEST(Advice, ChangesOnlyWhatSavesTwoPercent) {
             if (advice.settings.*member == by_default) return 0;
             Settings without = advice.settings;
             without.*member = by_default;
-            const bool first_follows = advice.settings.first_bucket_mb == std::min(1.0, advice.settings.bucket_mb);
+            const bool first_follows =
+                advice.settings.first_bucket_mb == std::min(1.0, advice.settings.bucket_mb);
             if (first_follows) without.first_bucket_mb = std::min(1.0, without.bucket_mb);
             EXPECT_GE(job.saving(without, advice.settings), 0.02 - kRounding) << "job " << i;
             return 1;
@@ -552,7 +589,8 @@ TEST(Advice, KeepsTheDefaultsWhereNothingIsToBeSaved) {
     EXPECT_EQ(advice.tried.size(), 1u);
     EXPECT_EQ(advised(advice), std::vector<Settings>{Settings{}});
     EXPECT_EQ(advice.settings, Settings{});
-    EXPECT_EQ(advice.text, "Keep libddp's defaults: communication that nothing hides takes 0.0 % of a step.\n");
+    EXPECT_EQ(advice.text,
+              "Keep libddp's defaults: communication that nothing hides takes 0.0 % of a step.\n");
 }
 
 TEST(Advice, SaysThatAHookChangesNumbers) {
@@ -563,7 +601,9 @@ TEST(Advice, SaysThatAHookChangesNumbers) {
     EXPECT_EQ(hooks(advised(advice)), (std::vector<std::string>{"", "fp16"}));
     EXPECT_EQ(advice.settings.hook, "");
     EXPECT_EQ(advice.settings.groups, 1u);
-    EXPECT_THAT(advice.text, HasSubstr("\nA hook changes numbers, so try it last. With fp16 or bf16 a step takes "));
+    EXPECT_THAT(
+        advice.text,
+        HasSubstr("\nA hook changes numbers, so try it last. With fp16 or bf16 a step takes "));
     EXPECT_THAT(advice.text, Not(HasSubstr("powersgd")));
 }
 
@@ -573,7 +613,8 @@ TEST(Advice, MentionsPowerSgdWhereSixteenBitsAreTooMany) {
     const Advice advice = job.advice();
     EXPECT_EQ(hooks(advised(advice)), (std::vector<std::string>{"", "fp16"}));
     EXPECT_EQ(advice.tried.back().settings.hook, "powersgd");
-    EXPECT_THAT(advice.text, HasSubstr(" ms, but powersgd changes numbers more and needs tuning.\n"));
+    EXPECT_THAT(advice.text,
+                HasSubstr(" ms, but powersgd changes numbers more and needs tuning.\n"));
 }
 
 TEST(Advice, AFirstBucketOfAllGradientsSavesALatency) {
@@ -616,7 +657,8 @@ TEST(Advice, GroupsHideLatency) {
     ASSERT_EQ(all.size(), 1u);
     EXPECT_EQ(all.front(), advice.settings);
     EXPECT_GT(advice.settings.groups, 1u);
-    EXPECT_THAT(advice.text, HasSubstr("  round_robin = " + std::to_string(advice.settings.groups) + " saves "));
+    EXPECT_THAT(advice.text,
+                HasSubstr("  round_robin = " + std::to_string(advice.settings.groups) + " saves "));
     EXPECT_THAT(advice.text, HasSubstr("\nNo hook is worth it: "));
 }
 

@@ -29,7 +29,8 @@ TEST(Report, CsvQuotesWhatNeedsIt) {
     write_csv(path, two_rows());
     std::stringstream text;
     text << std::ifstream(path).rdbuf();
-    EXPECT_EQ(text.str(), "backend,bytes,median_ms\n\"gloo, \"\"ring\"\"\",4096,0.25\nshm,4096,0.25\n");
+    EXPECT_EQ(text.str(),
+              "backend,bytes,median_ms\n\"gloo, \"\"ring\"\"\",4096,0.25\nshm,4096,0.25\n");
     std::filesystem::remove_all(folder);
 }
 

@@ -17,16 +17,17 @@ namespace alone_test {
 
 using Variables = std::map<std::string, std::string>;
 
-// The environment of the process has these variables of launchers, and no others. The environment has no lock: no group of an
-// earlier test is alive.
+// The environment of the process has these variables of launchers, and no others. The environment
+// has no lock: no group of an earlier test is alive.
 class OrAlone : public testing::Test {
 protected:
     static void set(const Variables& variables) {
-        static const char* const prefixes[] = {"DDP_",         "RANK", "WORLD_SIZE", "LOCAL_", "MASTER_",
-                                               "OMPI_",        "PMI_", "PMIX_",      "SLURM_", "JOB_COMPLETION_INDEX",
-                                               "TORCHELASTIC_"};
+        static const char* const prefixes[] = {
+            "DDP_",  "RANK",   "WORLD_SIZE",           "LOCAL_",       "MASTER_", "OMPI_", "PMI_",
+            "PMIX_", "SLURM_", "JOB_COMPLETION_INDEX", "TORCHELASTIC_"};
         std::vector<std::string> names;
-        for (char** entry = environ; *entry; ++entry) names.emplace_back(*entry, std::strcspn(*entry, "="));
+        for (char** entry = environ; *entry; ++entry)
+            names.emplace_back(*entry, std::strcspn(*entry, "="));
         for (const auto& name : names)
             for (const char* prefix : prefixes)
                 if (name.rfind(prefix, 0) == 0) unsetenv(name.c_str());
@@ -69,9 +70,11 @@ TEST_F(OrAlone, AContextOnAGroupOfOneRankWithinALargerJobSaysSoOnce) {
     };
     EXPECT_EQ(said_on_new_group({}), "");
     EXPECT_EQ(said_on_new_group({{"RANK", "0"}, {"WORLD_SIZE", "1"}}), "");
-    const Variables job{{"RANK", "2"}, {"WORLD_SIZE", "4"}, {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", "29500"}};
+    const Variables job{
+        {"RANK", "2"}, {"WORLD_SIZE", "4"}, {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", "29500"}};
     const std::string said = said_on_new_group(job);
-    EXPECT_NE(said.find("on a group of 1 rank, and the launcher's job has 4: nothing is averaged"), std::string::npos)
+    EXPECT_NE(said.find("on a group of 1 rank, and the launcher's job has 4: nothing is averaged"),
+              std::string::npos)
         << said;
     EXPECT_EQ(said_on_new_group(job), "");
 }
@@ -105,7 +108,10 @@ TEST_F(OrAlone, IsAloneWithoutALauncher) {
 
 // Shells of batch systems have variables of the job, but no rank.
 TEST_F(OrAlone, IsAloneInTheShellOfAJob) {
-    set({{"SLURM_JOB_ID", "77"}, {"SLURM_NTASKS", "4"}, {"SLURM_JOB_NODELIST", "node[1-2]"}, {"RANK", ""}});
+    set({{"SLURM_JOB_ID", "77"},
+         {"SLURM_NTASKS", "4"},
+         {"SLURM_JOB_NODELIST", "node[1-2]"},
+         {"RANK", ""}});
     EXPECT_EQ(ddp::Group::or_alone().world_size(), 1);
 }
 
@@ -129,8 +135,8 @@ TEST_F(OrAlone, IsNotAloneWhereVariablesAreIncompleteOrMalformed) {
         set(each.variables);
         const auto given = options();
         Untouched<ddp_group*> group;
-        expect_refused({{each.variables.begin()->first.c_str(), DDP_ERROR_INVALID_ARGUMENT, each.words,
-                         calling(ddp_group_create, &given, &group)}});
+        expect_refused({{each.variables.begin()->first.c_str(), DDP_ERROR_INVALID_ARGUMENT,
+                         each.words, calling(ddp_group_create, &given, &group)}});
     }
 }
 
@@ -143,12 +149,13 @@ TEST_F(OrAlone, HasNoEffectWhereTheCallerSaysMore) {
     with_method.init_method = "tcp://127.0.0.1:1";
     for (const auto* given : {&with_world, &with_rank, &with_method}) {
         Untouched<ddp_group*> group;
-        expect_refused({{"given", DDP_ERROR_NOT_FOUND, {"RANK"}, calling(ddp_group_create, given, &group)}});
+        expect_refused(
+            {{"given", DDP_ERROR_NOT_FOUND, {"RANK"}, calling(ddp_group_create, given, &group)}});
     }
 }
 
-// It is not a property of the group, nor is DDP_GROUP_INSECURE: ranks that have them meet those that do not, and what
-// is made of the group works.
+// It is not a property of the group, nor is DDP_GROUP_INSECURE: ranks that have them meet those
+// that do not, and what is made of the group works.
 TEST_F(OrAlone, MayDifferBetweenRanks) {
     set({});
     for (const char* backend : {"tcp", "shm"}) {

@@ -44,15 +44,17 @@ void find(Model& m, int rank, int world) {
     ASSERT_EQ(m.context.stats().tuning, 0);
 }
 
-// Where every bucket takes long, few buckets are fastest, also on a machine that has much else to do.
+// Where every bucket takes long, few buckets are fastest, also on a machine that has much else to
+// do.
 constexpr std::uint64_t kSmallCap = 64 << 10;  // 6 buckets
 constexpr int kSlowMs = 15;
 std::atomic<int> bucket_ms{kSlowMs};
 ddp::Work slow_average(ddp_group* group, ddp_bucket* bucket) {
     std::this_thread::sleep_for(std::chrono::milliseconds(bucket_ms));
     ddp_work* work = nullptr;
-    ddp::detail::call(ddp_allreduce, group, static_cast<const void*>(nullptr), ddp_bucket_buffer(bucket),
-                      ddp_bucket_count(bucket), ddp_bucket_dtype(bucket), DDP_AVG, &work);
+    ddp::detail::call(ddp_allreduce, group, static_cast<const void*>(nullptr),
+                      ddp_bucket_buffer(bucket), ddp_bucket_count(bucket), ddp_bucket_dtype(bucket),
+                      DDP_AVG, &work);
     return ddp::Work(work);
 }
 
@@ -127,7 +129,8 @@ TEST(Autotune, APlanFromTheStartLeavesNothingToFind) {
     });
 }
 
-// Ranks that come from elsewhere: rank 1 has a plan of its own, and rank 0 has done steps, after which a rebuild is due.
+// Ranks that come from elsewhere: rank 1 has a plan of its own, and rank 0 has done steps, after
+// which a rebuild is due.
 TEST(Autotune, RanksOfANewGroupSearchTogetherFromRank0sPlan) {
     on_ranks({2}, [&](int rank, ddp_group* group) {
         BorrowedGroup common(group);
@@ -179,7 +182,8 @@ TEST(Autotune, GradientsInPlaceStayWhereTheyAre) {
         ddp::Context context(borrowed, tuned());
         std::vector<float> block(12 * 8192);
         for (int p = 0; p < 12; ++p)
-            context.add_param<float>(std::to_string(p), {8192}, nullptr, block.data() + p * 8192, DDP_PARAM_IN_PLACE);
+            context.add_param<float>(std::to_string(p), {8192}, nullptr, block.data() + p * 8192,
+                                     DDP_PARAM_IN_PLACE);
         context.commit();
         for (int i = 0; context.stats().tuning && i < kMostSteps; ++i) {
             context.step_begin();
@@ -189,13 +193,15 @@ TEST(Autotune, GradientsInPlaceStayWhereTheyAre) {
             }
             context.finalize();
             for (int p = 0; p < 12; ++p)
-                ASSERT_EQ(block[static_cast<std::size_t>(p) * 8192 + 5], 0.5f + static_cast<float>(p));
+                ASSERT_EQ(block[static_cast<std::size_t>(p) * 8192 + 5],
+                          0.5f + static_cast<float>(p));
         }
         EXPECT_EQ(context.stats().tuning, 0);
     });
 }
 
-// The time of a step is never measured, so there is nothing to choose by, and every visit takes as many steps as it may.
+// The time of a step is never measured, so there is nothing to choose by, and every visit takes as
+// many steps as it may.
 TEST(Autotune, KeepsTheUsualCapWhereEveryStepRebuilds) {
     on_ranks({2}, [&](int rank, ddp_group* group) {
         auto options = tuned(0, kSmallCap);
@@ -240,7 +246,8 @@ TEST(Autotune, OneRankHasNothingToFind) {
     });
 }
 
-// Steps that are discarded, frozen parameters, rebuilds for other reasons, and a rank that runs out of inputs.
+// Steps that are discarded, frozen parameters, rebuilds for other reasons, and a rank that runs out
+// of inputs.
 TEST(Autotune, GoesOnBesideEverythingElse) {
     on_ranks({2}, [&](int rank, ddp_group* group) {
         auto options = tuned(DDP_CONTEXT_JOIN);

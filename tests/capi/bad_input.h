@@ -1,4 +1,5 @@
-// Shared by the tests of refused calls: tables of calls that must fail, and outputs that must stay as they were.
+// Shared by the tests of refused calls: tables of calls that must fail, and outputs that must stay
+// as they were.
 #pragma once
 
 #include <gmock/gmock.h>
@@ -18,9 +19,12 @@
 template <class T>
 class Untouched {
 public:
-    explicit Untouched(int line = __builtin_LINE()) : line_(line) { std::memset(bytes_, kMark, sizeof bytes_); }
+    explicit Untouched(int line = __builtin_LINE()) : line_(line) {
+        std::memset(bytes_, kMark, sizeof bytes_);
+    }
     ~Untouched() {
-        EXPECT_TRUE(std::all_of(bytes_, bytes_ + sizeof bytes_, [](unsigned char b) { return b == kMark; }))
+        EXPECT_TRUE(
+            std::all_of(bytes_, bytes_ + sizeof bytes_, [](unsigned char b) { return b == kMark; }))
             << "the output of line " << line_ << " was written although the call failed";
     }
     Untouched(const Untouched&) = delete;
@@ -33,7 +37,8 @@ private:
     const int line_;
 };
 
-// A call that must fail with `code` and a message that contains every word. param: the one that the error must name.
+// A call that must fail with `code` and a message that contains every word. param: the one that the
+// error must name.
 struct Refusal {
     const char* what;
     ddp_status code;
@@ -66,11 +71,13 @@ auto throwing(Call call) {
 }
 
 // The refusal of an argument that must not be NULL.
-inline Refusal null_argument(const char* function, const char* argument, std::function<ddp_status(ddp_error**)> call) {
+inline Refusal null_argument(const char* function, const char* argument,
+                             std::function<ddp_status(ddp_error**)> call) {
     return {function, kInvalid, {function, std::string(argument) + " is NULL"}, std::move(call)};
 }
 
-// Makes each call twice, with and without an error object: a refused call changes nothing, so it is refused again.
+// Makes each call twice, with and without an error object: a refused call changes nothing, so it is
+// refused again.
 inline void expect_refused(const std::vector<Refusal>& refusals) {
     for (const auto& refusal : refusals) {
         SCOPED_TRACE(refusal.what);
@@ -108,7 +115,8 @@ struct Newer {
     const Struct* get() const { return &known; }
 };
 
-// The cases of struct_size that every versioned struct has. call(options, error) must succeed with `good`.
+// The cases of struct_size that every versioned struct has. call(options, error) must succeed with
+// `good`.
 template <class Struct, class Call>
 void check_struct_size(const Struct& good, const char* name, Call call) {
     Struct none = good, short_of_size = good, cut = good, never_set = good;
@@ -121,14 +129,26 @@ void check_struct_size(const Struct& good, const char* name, Call call) {
     std::string field = name;
     field += "->struct_size";
     expect_refused({
-        {"struct_size 0", DDP_ERROR_INVALID_ARGUMENT, {field}, [&](ddp_error** e) { return call(&none, e); }},
-        {"struct_size 7", DDP_ERROR_INVALID_ARGUMENT, {field}, [&](ddp_error** e) { return call(&short_of_size, e); }},
-        {"half a field", DDP_ERROR_INVALID_ARGUMENT, {field}, [&](ddp_error** e) { return call(&cut, e); }},
+        {"struct_size 0",
+         DDP_ERROR_INVALID_ARGUMENT,
+         {field},
+         [&](ddp_error** e) { return call(&none, e); }},
+        {"struct_size 7",
+         DDP_ERROR_INVALID_ARGUMENT,
+         {field},
+         [&](ddp_error** e) { return call(&short_of_size, e); }},
+        {"half a field",
+         DDP_ERROR_INVALID_ARGUMENT,
+         {field},
+         [&](ddp_error** e) { return call(&cut, e); }},
         {"struct_size not set",
          DDP_ERROR_INVALID_ARGUMENT,
          {field},
          [&](ddp_error** e) { return call(&never_set, e); }},
-        {"unknown field", DDP_ERROR_UNSUPPORTED, {name}, [&](ddp_error** e) { return call(newer_used.get(), e); }},
+        {"unknown field",
+         DDP_ERROR_UNSUPPORTED,
+         {name},
+         [&](ddp_error** e) { return call(newer_used.get(), e); }},
     });
     expect_accepted([&](ddp_error** e) { return call(newer.get(), e); });
 }

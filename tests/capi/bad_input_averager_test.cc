@@ -14,12 +14,15 @@ protected:
     // With as many sizes as there are periods, or none.
     auto create(std::vector<std::int64_t> p, std::vector<std::int32_t> s, std::int64_t warmup = 0) {
         return [this, p, s, warmup](ddp_error** e) {
-            return ddp_averager_create(context, p.data(), s.empty() ? nullptr : s.data(), p.size(), warmup, &untouched,
-                                       e);
+            return ddp_averager_create(context, p.data(), s.empty() ? nullptr : s.data(), p.size(),
+                                       warmup, &untouched, e);
         };
     }
-    auto create_with(const std::int64_t* p, const std::int32_t* s, std::size_t count, ddp_averager** out) {
-        return [this, p, s, count, out](ddp_error** e) { return ddp_averager_create(context, p, s, count, 0, out, e); };
+    auto create_with(const std::int64_t* p, const std::int32_t* s, std::size_t count,
+                     ddp_averager** out) {
+        return [this, p, s, count, out](ddp_error** e) {
+            return ddp_averager_create(context, p, s, count, 0, out, e);
+        };
     }
     void make() {
         const std::int64_t period = 2;
@@ -48,7 +51,8 @@ protected:
         return [=, this](ddp_error** e) { return ddp_averager_state_save(averager, to, bytes, e); };
     }
     auto load(const void* from, std::size_t bytes) {
-        return [=, this](ddp_error** e) { return ddp_averager_state_load(averager, from, bytes, e); };
+        return
+            [=, this](ddp_error** e) { return ddp_averager_state_load(averager, from, bytes, e); };
     }
     auto average() {
         return [this](ddp_error** e) { return ddp_average_parameters(context, nullptr, e); };
@@ -71,9 +75,12 @@ TEST_F(BadAverager, NullHandles) {
         null_argument("ddp_average_parameters", "context",
                       [](ddp_error** e) { return ddp_average_parameters(nullptr, nullptr, e); }),
         null_argument("ddp_averager_create", "context",
-                      [&](ddp_error** e) { return ddp_averager_create(nullptr, periods, sizes, 1, 0, &untouched, e); }),
+                      [&](ddp_error** e) {
+                          return ddp_averager_create(nullptr, periods, sizes, 1, 0, &untouched, e);
+                      }),
         null_argument("ddp_averager_create", "periods", create_with(nullptr, sizes, 1, &untouched)),
-        null_argument("ddp_averager_create", "group_sizes", create_with(periods, nullptr, 2, &untouched)),
+        null_argument("ddp_averager_create", "group_sizes",
+                      create_with(periods, nullptr, 2, &untouched)),
         null_argument("ddp_averager_create", "averager", create_with(periods, sizes, 1, nullptr)),
         null_argument("ddp_averager_step", "averager",
                       [&](ddp_error** e) { return ddp_averager_step(nullptr, &ranks, e); }),
@@ -99,30 +106,48 @@ TEST_F(BadAverager, Arguments) {
     constexpr auto least = std::numeric_limits<std::int64_t>::min();
     expect_refused({
         {"count 0", kInvalid, {call, "count is 0"}, create_with(periods, sizes, 0, &untouched)},
-        {"count 64", kInvalid, {call, "count is 64", "63"}, create_with(periods, sizes, 64, &untouched)},
+        {"count 64",
+         kInvalid,
+         {call, "count is 64", "63"},
+         create_with(periods, sizes, 64, &untouched)},
         {"count -1",
          kInvalid,
          {call, "count is 18446744073709551615"},
          create_with(periods, sizes, SIZE_MAX, &untouched)},
         {"period 0", kInvalid, {call, "periods[0] is 0", "at least 1"}, create({0}, {})},
         {"period -1", kInvalid, {call, "periods[0] is -1"}, create({-1}, {})},
-        {"period least", kInvalid, {call, "periods[0] is -9223372036854775808"}, create({least}, {})},
+        {"period least",
+         kInvalid,
+         {call, "periods[0] is -9223372036854775808"},
+         create({least}, {})},
         {"period 1 is 0", kInvalid, {call, "periods[1] is 0"}, create({2, 0}, {1, 1})},
         {"equal periods", kInvalid, {call, "periods[1] is 2", "larger"}, create({2, 2}, {1, 1})},
-        {"shrinking", kInvalid, {call, "periods[1] is 2", "the one before, 4"}, create({4, 2}, {1, 1})},
-        {"no multiple", kInvalid, {call, "periods[2] is 9", "multiple", "6"}, create({2, 6, 9}, {1, 1, 1})},
+        {"shrinking",
+         kInvalid,
+         {call, "periods[1] is 2", "the one before, 4"},
+         create({4, 2}, {1, 1})},
+        {"no multiple",
+         kInvalid,
+         {call, "periods[2] is 9", "multiple", "6"},
+         create({2, 6, 9}, {1, 1, 1})},
         {"size 0", kInvalid, {call, "group_sizes[0] is 0"}, create({1}, {0})},
         {"size -2", kInvalid, {call, "group_sizes[0] is -2"}, create({1}, {-2})},
         {"world", kInvalid, {call, "group_sizes[0] is 2", "world size, 1"}, create({1}, {2})},
         {"equal sizes", kInvalid, {call, "group_sizes[1] is 1"}, create({1, 2}, {1, 1})},
         {"no divisor", kInvalid, {call, "group_sizes[1] is 3", "2"}, create({1, 2}, {2, 3})},
-        {"last size", kInvalid, {call, "group_sizes[1] is 2", "world size"}, create({1, 2}, {1, 2})},
+        {"last size",
+         kInvalid,
+         {call, "group_sizes[1] is 2", "world size"},
+         create({1, 2}, {1, 2})},
         {"warm-up", kInvalid, {call, "warmup_steps is -1"}, create({1}, {1}, -1)},
     });
     make();
     expect_refused({
         {"set -1", kInvalid, {"ddp_averager_set_step", "step is -1"}, set_step(-1)},
-        {"set least", kInvalid, {"ddp_averager_set_step", "step is -9223372036854775808"}, set_step(least)},
+        {"set least",
+         kInvalid,
+         {"ddp_averager_set_step", "step is -9223372036854775808"},
+         set_step(least)},
     });
     EXPECT_EQ(ddp_averager_get_step(averager), 0);
     expect_accepted(set_step(7));
@@ -146,21 +171,40 @@ TEST_F(BadAverager, OuterOptimizers) {
     }
     commit({});
     make();
-    constexpr double inf = std::numeric_limits<double>::infinity(), nan = std::numeric_limits<double>::quiet_NaN();
+    constexpr double inf = std::numeric_limits<double>::infinity(),
+                     nan = std::numeric_limits<double>::quiet_NaN();
     const std::string call = "ddp_averager_set_outer";
     expect_refused({
         {"kind -1", kInvalid, {call, "kind is -1", "DDP_OUTER_"}, outer(-1)},
         {"kind 4", kInvalid, {call, "kind is 4"}, outer(4)},
         {"reserved0", kInvalid, {call, "reserved0 is 7"}, outer(DDP_OUTER_SGD, 1, 0, 1, 7)},
-        {"rate -1", kInvalid, {call, "learning_rate is -1", "not negative"}, outer(DDP_OUTER_SGD, -1)},
-        {"rate inf", kInvalid, {call, "learning_rate is inf", "finite"}, outer(DDP_OUTER_NESTEROV, inf)},
+        {"rate -1",
+         kInvalid,
+         {call, "learning_rate is -1", "not negative"},
+         outer(DDP_OUTER_SGD, -1)},
+        {"rate inf",
+         kInvalid,
+         {call, "learning_rate is inf", "finite"},
+         outer(DDP_OUTER_NESTEROV, inf)},
         {"rate NaN", kInvalid, {call, "learning_rate is nan"}, outer(DDP_OUTER_SLOWMO, nan)},
         {"momentum -0.1", kInvalid, {call, "momentum is -0.1"}, outer(DDP_OUTER_SGD, 1, -0.1)},
-        {"momentum 1", kInvalid, {call, "momentum is 1", "less than 1"}, outer(DDP_OUTER_NESTEROV, 1, 1)},
+        {"momentum 1",
+         kInvalid,
+         {call, "momentum is 1", "less than 1"},
+         outer(DDP_OUTER_NESTEROV, 1, 1)},
         {"momentum NaN", kInvalid, {call, "momentum is nan"}, outer(DDP_OUTER_NESTEROV, 1, nan)},
-        {"inner 0", kInvalid, {call, "inner_learning_rate is 0", "more than 0"}, outer(DDP_OUTER_SLOWMO, 1, 0, 0)},
-        {"inner inf", kInvalid, {call, "inner_learning_rate is inf"}, outer(DDP_OUTER_SLOWMO, 1, 0, inf)},
-        {"inner NaN", kInvalid, {call, "inner_learning_rate is nan"}, outer(DDP_OUTER_SLOWMO, 1, 0, nan)},
+        {"inner 0",
+         kInvalid,
+         {call, "inner_learning_rate is 0", "more than 0"},
+         outer(DDP_OUTER_SLOWMO, 1, 0, 0)},
+        {"inner inf",
+         kInvalid,
+         {call, "inner_learning_rate is inf"},
+         outer(DDP_OUTER_SLOWMO, 1, 0, inf)},
+        {"inner NaN",
+         kInvalid,
+         {call, "inner_learning_rate is nan"},
+         outer(DDP_OUTER_SLOWMO, 1, 0, nan)},
     });
     ddp_outer_options good;
     ddp_outer_options_init(&good);
@@ -178,7 +222,8 @@ TEST_F(BadAverager, AnOuterOptimizerNeedsData) {
     add("ignored", DDP_PARAM_IGNORED);
     commit();
     make();
-    expect_refused({{"data", kState, {"ddp_averager_set_outer", "'a' has no data"}, outer(DDP_OUTER_SGD)}});
+    expect_refused(
+        {{"data", kState, {"ddp_averager_set_outer", "'a' has no data"}, outer(DDP_OUTER_SGD)}});
     expect_accepted(outer(DDP_OUTER_NONE));
 }
 

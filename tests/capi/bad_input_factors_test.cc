@@ -14,8 +14,9 @@ protected:
         commit({});
     }
     auto give(ddp_param param, const void* l, const void* r, std::size_t rows) {
-        return
-            [this, param, l, r, rows](ddp_error** e) { return ddp_grad_ready_factors(context, param, l, r, rows, e); };
+        return [this, param, l, r, rows](ddp_error** e) {
+            return ddp_grad_ready_factors(context, param, l, r, rows, e);
+        };
     }
     auto ready(ddp_param param) {
         return [this, param](ddp_error** e) { return ddp_grad_ready(context, param, e); };
@@ -26,7 +27,8 @@ protected:
         expect_accepted([this](ddp_error** e) { return ddp_finalize(context, e); });
         void* view = nullptr;
         ASSERT_EQ(ddp_grad_view(context, 1, &view, nullptr), DDP_OK);
-        for (int i = 0; i < 4; ++i) EXPECT_EQ(static_cast<float*>(view)[i], left[i] * 9 + left[4 + i] * 10);
+        for (int i = 0; i < 4; ++i)
+            EXPECT_EQ(static_cast<float*>(view)[i], left[i] * 9 + left[4 + i] * 10);
     }
     template <class Change>
     auto register_with(Change change) {
@@ -42,14 +44,19 @@ protected:
 
 TEST_F(BadFactors, Registration) {
     expect_refused({
-        {"f16", DDP_ERROR_UNSUPPORTED, {"'p'", "dtype is f16", "f32 or f64"}, register_with([](auto& d) {
-             d.dtype = DDP_F16;
+        {"f16",
+         DDP_ERROR_UNSUPPORTED,
+         {"'p'", "dtype is f16", "f32 or f64"},
+         register_with([](auto& d) { d.dtype = DDP_F16; })},
+        {"bf16", DDP_ERROR_UNSUPPORTED, {"bf16"}, register_with([](auto& d) {
+             d.dtype = DDP_BF16;
          })},
-        {"bf16", DDP_ERROR_UNSUPPORTED, {"bf16"}, register_with([](auto& d) { d.dtype = DDP_BF16; })},
         {"i32", DDP_ERROR_UNSUPPORTED, {"i32"}, register_with([](auto& d) { d.dtype = DDP_I32; })},
         {"c64", DDP_ERROR_UNSUPPORTED, {"c64"}, register_with([](auto& d) { d.dtype = DDP_C64; })},
         {"dtype 77", kInvalid, {"dtype 77"}, register_with([](auto& d) { d.dtype = 77; })},
-        {"scalar", kInvalid, {"'p'", "ndim is 0", "DDP_PARAM_FACTORED"}, register_with([](auto& d) { d.ndim = 0; })},
+        {"scalar", kInvalid, {"'p'", "ndim is 0", "DDP_PARAM_FACTORED"}, register_with([](auto& d) {
+             d.ndim = 0;
+         })},
         {"sparse",
          kInvalid,
          {"'p'", "DDP_PARAM_FACTORED and DDP_PARAM_SPARSE exclude each other"},
@@ -87,7 +94,10 @@ TEST_F(BadFactors, Announcements) {
         {"dense", kInvalid, {call, "'dense'", "DDP_PARAM_FACTORED"}, give(0, left, right, 2), 0},
         {"left", kInvalid, {call, "left is NULL"}, give(1, nullptr, right, 2)},
         {"right", kInvalid, {call, "right is NULL"}, give(1, left, nullptr, 2)},
-        {"rows", kInvalid, {call, "'weight'", "rows is 18446744073709551615"}, give(1, left, right, SIZE_MAX)},
+        {"rows",
+         kInvalid,
+         {call, "'weight'", "rows is 18446744073709551615"},
+         give(1, left, right, SIZE_MAX)},
         {"rows",
          kInvalid,
          {call, "rows is 461168601842738791", "no memory holds more than 461168601842738790"},
@@ -95,7 +105,9 @@ TEST_F(BadFactors, Announcements) {
         {"sparse",
          kInvalid,
          {"ddp_grad_ready_sparse", "'weight'", "DDP_PARAM_SPARSE"},
-         [this](ddp_error** e) { return ddp_grad_ready_sparse(context, 1, nullptr, nullptr, 0, e); }},
+         [this](ddp_error** e) {
+             return ddp_grad_ready_sparse(context, 1, nullptr, nullptr, 0, e);
+         }},
     });
     expect_good_factors();
     expect_accepted(give(1, nullptr, nullptr, 0));
@@ -115,8 +127,10 @@ TEST_F(BadFactors, NotExpected) {
     commit_factored();
     const ddp_param weight = 1;
     ASSERT_EQ(ddp_set_frozen(context, &weight, 1, 1, nullptr), DDP_OK);
-    expect_refused(
-        {{"frozen", DDP_ERROR_MISMATCH, {"ddp_grad_ready_factors", "'weight'", "frozen"}, give(1, left, right, 2)}});
+    expect_refused({{"frozen",
+                     DDP_ERROR_MISMATCH,
+                     {"ddp_grad_ready_factors", "'weight'", "frozen"},
+                     give(1, left, right, 2)}});
     ASSERT_EQ(ddp_set_frozen(context, &weight, 1, 0, nullptr), DDP_OK);
     expect_good_factors();
 }
@@ -145,8 +159,10 @@ TEST_F(BadFactors, SharedBuckets) {
     expect_refused({{"plan",
                      kInvalid,
                      {"bucket 0", "factored parameter 'weight'", "alone"},
-                     calling(ddp_plan_adopt, context, R"({"libddp_plan": 1, "buckets": [["dense", "weight"]]})")}});
-    expect_accepted(calling(ddp_plan_adopt, context, R"({"libddp_plan": 1, "buckets": [["weight"], ["dense"]]})"));
+                     calling(ddp_plan_adopt, context,
+                             R"({"libddp_plan": 1, "buckets": [["dense", "weight"]]})")}});
+    expect_accepted(calling(ddp_plan_adopt, context,
+                            R"({"libddp_plan": 1, "buckets": [["weight"], ["dense"]]})"));
     expect_good_step();
     expect_good_factors();
 }

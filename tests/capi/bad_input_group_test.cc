@@ -20,9 +20,10 @@ ddp_group_options lone_options() {
 
 // The environment of whoever runs the tests must not look like a launcher's.
 void forget_launcher() {
-    for (const char* name : {"DDP_RANK", "DDP_WORLD_SIZE", "DDP_STORE", "RANK", "WORLD_SIZE", "MASTER_ADDR",
-                             "MASTER_PORT", "TORCHELASTIC_RUN_ID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK",
-                             "SLURM_PROCID", "JOB_COMPLETION_INDEX"})
+    for (const char* name :
+         {"DDP_RANK", "DDP_WORLD_SIZE", "DDP_STORE", "RANK", "WORLD_SIZE", "MASTER_ADDR",
+          "MASTER_PORT", "TORCHELASTIC_RUN_ID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK",
+          "SLURM_PROCID", "JOB_COMPLETION_INDEX"})
         unsetenv(name);
 }
 
@@ -42,21 +43,27 @@ TEST(BadGroup, NullHandles) {
     expect_refused({
         null_argument("ddp_group_create", "group", calling(ddp_group_create, nullptr, nullptr)),
         null_argument("ddp_group_split", "group", calling(ddp_group_split, nullptr, 0, 0, &group)),
-        null_argument("ddp_group_round_robin", "groups", calling(ddp_group_round_robin, nullptr, 1, &group)),
+        null_argument("ddp_group_round_robin", "groups",
+                      calling(ddp_group_round_robin, nullptr, 1, &group)),
         null_argument("ddp_group_abort", "group", calling(ddp_group_abort, nullptr, "x")),
         null_argument("ddp_group_status", "group", calling(ddp_group_status, nullptr)),
         null_argument("ddp_group_store", "group", calling(ddp_group_store, nullptr, &store)),
-        null_argument("ddp_allreduce", "group", calling(ddp_allreduce, nullptr, x, x, 1, DDP_F32, DDP_SUM, &work)),
-        null_argument("ddp_broadcast", "group", calling(ddp_broadcast, nullptr, x, 1, DDP_F32, 0, &work)),
-        null_argument("ddp_allgather", "group", calling(ddp_allgather, nullptr, x, x, 1, DDP_F32, &work)),
+        null_argument("ddp_allreduce", "group",
+                      calling(ddp_allreduce, nullptr, x, x, 1, DDP_F32, DDP_SUM, &work)),
+        null_argument("ddp_broadcast", "group",
+                      calling(ddp_broadcast, nullptr, x, 1, DDP_F32, 0, &work)),
+        null_argument("ddp_allgather", "group",
+                      calling(ddp_allgather, nullptr, x, x, 1, DDP_F32, &work)),
         null_argument("ddp_reduce_scatter", "group",
                       calling(ddp_reduce_scatter, nullptr, x, x, 1, DDP_F32, DDP_SUM, &work)),
         null_argument("ddp_barrier", "group", calling(ddp_barrier, nullptr, &work)),
         null_argument("ddp_work_test", "work", calling(ddp_work_test, nullptr, &done)),
         null_argument("ddp_work_wait", "work", calling(ddp_work_wait, nullptr, 1)),
-        null_argument("ddp_work_then", "work", calling(ddp_work_then, nullptr, nothing, nullptr, nullptr, 0, &work)),
+        null_argument("ddp_work_then", "work",
+                      calling(ddp_work_then, nullptr, nothing, nullptr, nullptr, 0, &work)),
         null_argument("ddp_work_create", "work", calling(ddp_work_create, 1, nullptr)),
-        null_argument("ddp_work_complete", "work", calling(ddp_work_complete, nullptr, DDP_OK, nullptr)),
+        null_argument("ddp_work_complete", "work",
+                      calling(ddp_work_complete, nullptr, DDP_OK, nullptr)),
     });
 }
 
@@ -74,7 +81,9 @@ TEST(BadGroup, Create) {
     auto place = [&](int32_t rank, int32_t world) {
         return with([=](auto& o) { o.rank = rank, o.world_size = world; });
     };
-    auto method = [&](const char* text) { return with([=](auto& o) { o.world_size = 2, o.init_method = text; }); };
+    auto method = [&](const char* text) {
+        return with([=](auto& o) { o.world_size = 2, o.init_method = text; });
+    };
     expect_refused({
         {"no output",
          kInvalid,
@@ -88,17 +97,32 @@ TEST(BadGroup, Create) {
         {"rank = world", kInvalid, {"rank is 2", "0 to 1"}, place(2, 2)},
         {"rank > world", kInvalid, {"rank is 9"}, place(9, 1)},
         {"rank -2", kInvalid, {"rank is -2"}, place(-2, 2)},
-        {"nothing given, no environment", DDP_ERROR_NOT_FOUND, {"env://"}, calling(ddp_group_create, nullptr, &out)},
+        {"nothing given, no environment",
+         DDP_ERROR_NOT_FOUND,
+         {"env://"},
+         calling(ddp_group_create, nullptr, &out)},
         {"world 2, no environment", DDP_ERROR_NOT_FOUND, {"env://", "ddprun"}, place(0, 2)},
-        {"empty name", kInvalid, {"group_name", "0 bytes"}, with([](auto& o) { o.group_name = ""; })},
-        {"long name", kInvalid, {"group_name", "257 bytes"}, with([&](auto& o) { o.group_name = long_name.c_str(); })},
-        {"negative timeout", kInvalid, {"timeout_ms is -1"}, with([](auto& o) { o.timeout_ms = -1; })},
-        {"unknown flags", DDP_ERROR_UNSUPPORTED, {"flags", "0x80"}, with([](auto& o) { o.flags = 0x81; })},
-        {"too many groups", kInvalid, {"round_robin is 65"}, with([](auto& o) { o.round_robin = 65; })},
+        {"empty name", kInvalid, {"group_name", "0 bytes"}, with([](auto& o) {
+             o.group_name = "";
+         })},
+        {"long name", kInvalid, {"group_name", "257 bytes"}, with([&](auto& o) {
+             o.group_name = long_name.c_str();
+         })},
+        {"negative timeout", kInvalid, {"timeout_ms is -1"}, with([](auto& o) {
+             o.timeout_ms = -1;
+         })},
+        {"unknown flags", DDP_ERROR_UNSUPPORTED, {"flags", "0x80"}, with([](auto& o) {
+             o.flags = 0x81;
+         })},
+        {"too many groups", kInvalid, {"round_robin is 65"}, with([](auto& o) {
+             o.round_robin = 65;
+         })},
         {"unknown backend", DDP_ERROR_NOT_FOUND, {"'carrier-pigeon'", "tcp"}, with([](auto& o) {
              o.backend = "carrier-pigeon";
          })},
-        {"a path as backend", DDP_ERROR_NOT_FOUND, {"../x"}, with([](auto& o) { o.backend = "../x"; })},
+        {"a path as backend", DDP_ERROR_NOT_FOUND, {"../x"}, with([](auto& o) {
+             o.backend = "../x";
+         })},
         {"empty backend", DDP_ERROR_NOT_FOUND, {"''"}, with([](auto& o) { o.backend = ""; })},
         {"unknown option", kInvalid, {"backend_options", "'speed'"}, with([](auto& o) {
              o.backend_options = "speed=1";
@@ -116,17 +140,22 @@ TEST(BadGroup, Create) {
         {"empty method", kInvalid, {"init_method", "''"}, method("")},
         {"tcp without port", kInvalid, {"tcp://localhost", "port"}, method("tcp://localhost")},
         {"relative file", kInvalid, {"file://a", "relative"}, method("file://a")},
-        {"no secret", DDP_ERROR_PERMISSION_DENIED, {"192.0.2.1", "DDP_SECRET"}, method("tcp://192.0.2.1:1")},
-        {"a short secret", DDP_ERROR_PERMISSION_DENIED, {"192.0.2.1", "16 bytes"}, with([](auto& o) {
-             o.init_method = "tcp://192.0.2.1:1", o.secret = "short";
-         })},
+        {"no secret",
+         DDP_ERROR_PERMISSION_DENIED,
+         {"192.0.2.1", "DDP_SECRET"},
+         method("tcp://192.0.2.1:1")},
+        {"a short secret",
+         DDP_ERROR_PERMISSION_DENIED,
+         {"192.0.2.1", "16 bytes"},
+         with([](auto& o) { o.init_method = "tcp://192.0.2.1:1", o.secret = "short"; })},
     });
-    check_struct_size(lone_options(), "options", [](const ddp_group_options* options, ddp_error** e) {
-        ddp_group* group = nullptr;
-        const ddp_status status = ddp_group_create(options, &group, e);
-        ddp_group_free(group);
-        return status;
-    });
+    check_struct_size(lone_options(), "options",
+                      [](const ddp_group_options* options, ddp_error** e) {
+                          ddp_group* group = nullptr;
+                          const ddp_status status = ddp_group_create(options, &group, e);
+                          ddp_group_free(group);
+                          return status;
+                      });
 }
 
 TEST(BadGroup, TheFlagAllowsAnyAddressWithoutASecret) {
@@ -161,12 +190,19 @@ TEST(BadGroup, EnvironmentOfAnyHeader) {
         };
     };
     expect_refused({
-        {"struct_size 0", kInvalid, {"ddp_environment_get", "environment->struct_size is 0"}, get(0)},
+        {"struct_size 0",
+         kInvalid,
+         {"ddp_environment_get", "environment->struct_size is 0"},
+         get(0)},
         {"half a field", kInvalid, {"environment->struct_size is 12"}, get(12)},
-        {"struct_size not set", kInvalid, {"environment->struct_size"}, get(std::size_t{0x5a5a5a5a5a5a5a58})},
+        {"struct_size not set",
+         kInvalid,
+         {"environment->struct_size"},
+         get(std::size_t{0x5a5a5a5a5a5a5a58})},
     });
     EXPECT_EQ(environment.rank, 0x5a5a5a5a) << "a refused call wrote";
-    for (const std::size_t size : {offsetof(ddp_environment, launcher), offsetof(ddp_environment, launcher) + 8}) {
+    for (const std::size_t size :
+         {offsetof(ddp_environment, launcher), offsetof(ddp_environment, launcher) + 8}) {
         expect_accepted(get(size));
         EXPECT_EQ(environment.rank, 1);
         EXPECT_EQ(environment.struct_size, size);
@@ -197,9 +233,15 @@ TEST(BadGroup, RoundRobin) {
         {"none", kInvalid, {call, "n is 0", "1 to 64"}, with(all.data(), 0)},
         {"none, NULL", kInvalid, {call, "n is 0"}, with(nullptr, 0)},
         {"too many", kInvalid, {call, "n is 65", "1 to 64"}, with(many.data(), 65)},
-        {"no output", kInvalid, {call, "out is NULL"}, calling(ddp_group_round_robin, all.data(), 2, nullptr)},
+        {"no output",
+         kInvalid,
+         {call, "out is NULL"},
+         calling(ddp_group_round_robin, all.data(), 2, nullptr)},
         {"a NULL entry", kInvalid, {call, "groups[1] is NULL"}, with(missing, 2)},
-        {"one twice", kInvalid, {call, "groups[2] is the same group as groups[0]"}, with(repeated, 3)},
+        {"one twice",
+         kInvalid,
+         {call, "groups[2] is the same group as groups[0]"},
+         with(repeated, 3)},
         {"nested", kInvalid, {call, "groups[1] is a round robin group itself"}, with(nested, 2)},
         {"part of another", kInvalid, {call, "groups[2] is part of another"}, with(taken, 3)},
     });
@@ -223,7 +265,10 @@ TEST(BadGroup, RoundRobinOfOtherWorlds) {
              kInvalid,
              {"groups[1] is rank 0 of 1", mine},
              calling(ddp_group_round_robin, worlds, 2, &out)},
-            {"another rank", kInvalid, {"groups[1]", mine}, calling(ddp_group_round_robin, ranks, 2, &out)},
+            {"another rank",
+             kInvalid,
+             {"groups[1]", mine},
+             calling(ddp_group_round_robin, ranks, 2, &out)},
         });
         EXPECT_EQ(ddp_barrier(group, nullptr, nullptr), DDP_OK);
         ddp_group_free(alone);
@@ -250,10 +295,22 @@ TEST_F(BadCollective, Arguments) {
          kInvalid,
          {"recv"},
          calling(ddp_allreduce, group, x, nullptr, 1, DDP_F32, DDP_SUM, &work)},
-        {"allreduce: dtype 0", kInvalid, {"dtype 0"}, calling(ddp_allreduce, group, x, y, 1, 0, DDP_SUM, &work)},
-        {"allreduce: dtype 10", kInvalid, {"dtype 10"}, calling(ddp_allreduce, group, x, y, 1, 10, DDP_SUM, &work)},
-        {"allreduce: op 0", kInvalid, {"op 0"}, calling(ddp_allreduce, group, x, y, 1, DDP_F32, 0, &work)},
-        {"allreduce: op 6", kInvalid, {"op 6"}, calling(ddp_allreduce, group, x, y, 1, DDP_F32, 6, &work)},
+        {"allreduce: dtype 0",
+         kInvalid,
+         {"dtype 0"},
+         calling(ddp_allreduce, group, x, y, 1, 0, DDP_SUM, &work)},
+        {"allreduce: dtype 10",
+         kInvalid,
+         {"dtype 10"},
+         calling(ddp_allreduce, group, x, y, 1, 10, DDP_SUM, &work)},
+        {"allreduce: op 0",
+         kInvalid,
+         {"op 0"},
+         calling(ddp_allreduce, group, x, y, 1, DDP_F32, 0, &work)},
+        {"allreduce: op 6",
+         kInvalid,
+         {"op 6"},
+         calling(ddp_allreduce, group, x, y, 1, DDP_F32, 6, &work)},
         {"allreduce: least complex",
          DDP_ERROR_UNSUPPORTED,
          {"op", "c64"},
@@ -270,12 +327,30 @@ TEST_F(BadCollective, Arguments) {
          kInvalid,
          {"count"},
          calling(ddp_allreduce, group, x, y, SIZE_MAX / 4, DDP_F32, DDP_SUM, &work)},
-        {"broadcast: no buffer", kInvalid, {"buffer"}, calling(ddp_broadcast, group, nullptr, 1, DDP_F32, 0, &work)},
-        {"broadcast: root -1", kInvalid, {"root is -1"}, calling(ddp_broadcast, group, x, 1, DDP_F32, -1, &work)},
-        {"broadcast: root 1", kInvalid, {"root is 1"}, calling(ddp_broadcast, group, x, 1, DDP_F32, 1, &work)},
-        {"broadcast: dtype", kInvalid, {"dtype -1"}, calling(ddp_broadcast, group, x, 1, -1, 0, &work)},
-        {"allgather: no recv", kInvalid, {"recv"}, calling(ddp_allgather, group, x, nullptr, 1, DDP_F32, &work)},
-        {"allgather: count", kInvalid, {"count"}, calling(ddp_allgather, group, x, y, SIZE_MAX / 8, DDP_F32, &work)},
+        {"broadcast: no buffer",
+         kInvalid,
+         {"buffer"},
+         calling(ddp_broadcast, group, nullptr, 1, DDP_F32, 0, &work)},
+        {"broadcast: root -1",
+         kInvalid,
+         {"root is -1"},
+         calling(ddp_broadcast, group, x, 1, DDP_F32, -1, &work)},
+        {"broadcast: root 1",
+         kInvalid,
+         {"root is 1"},
+         calling(ddp_broadcast, group, x, 1, DDP_F32, 1, &work)},
+        {"broadcast: dtype",
+         kInvalid,
+         {"dtype -1"},
+         calling(ddp_broadcast, group, x, 1, -1, 0, &work)},
+        {"allgather: no recv",
+         kInvalid,
+         {"recv"},
+         calling(ddp_allgather, group, x, nullptr, 1, DDP_F32, &work)},
+        {"allgather: count",
+         kInvalid,
+         {"count"},
+         calling(ddp_allgather, group, x, y, SIZE_MAX / 8, DDP_F32, &work)},
         {"reduce_scatter: in place",
          kInvalid,
          {"send is NULL", "reduce_scatter"},
@@ -284,7 +359,10 @@ TEST_F(BadCollective, Arguments) {
          kInvalid,
          {"recv"},
          calling(ddp_reduce_scatter, group, x, nullptr, 1, DDP_F32, DDP_SUM, &work)},
-        {"reduce_scatter: op", kInvalid, {"op 77"}, calling(ddp_reduce_scatter, group, x, y, 1, DDP_F32, 77, &work)},
+        {"reduce_scatter: op",
+         kInvalid,
+         {"op 77"},
+         calling(ddp_reduce_scatter, group, x, y, 1, DDP_F32, 77, &work)},
         {"split: color",
          kInvalid,
          {"color is -2"},
@@ -292,7 +370,10 @@ TEST_F(BadCollective, Arguments) {
              Untouched<ddp_group*> out;
              return ddp_group_split(group, -2, 0, &out, e);
          }},
-        {"split: no output", kInvalid, {"out is NULL"}, calling(ddp_group_split, group, 0, 0, nullptr)},
+        {"split: no output",
+         kInvalid,
+         {"out is NULL"},
+         calling(ddp_group_split, group, 0, 0, nullptr)},
         {"store: no output", kInvalid, {"store is NULL"}, calling(ddp_group_store, group, nullptr)},
     });
     EXPECT_THAT(y, testing::ElementsAre(5, 6, 7, 8)) << "a refused collective wrote";
@@ -303,7 +384,8 @@ TEST_F(BadCollective, NothingOfNothingIsFine) {
     expect_accepted(calling(ddp_allreduce, group, nullptr, nullptr, 0, DDP_F32, DDP_SUM, nullptr));
     expect_accepted(calling(ddp_broadcast, group, nullptr, 0, DDP_F32, 0, nullptr));
     expect_accepted(calling(ddp_allgather, group, nullptr, nullptr, 0, DDP_F32, nullptr));
-    expect_accepted(calling(ddp_reduce_scatter, group, nullptr, nullptr, 0, DDP_F32, DDP_SUM, nullptr));
+    expect_accepted(
+        calling(ddp_reduce_scatter, group, nullptr, nullptr, 0, DDP_F32, DDP_SUM, nullptr));
     expect_accepted(calling(ddp_barrier, group, nullptr));
     ddp_group* none = group;
     expect_accepted(calling(ddp_group_split, group, -1, 0, &none));
@@ -317,10 +399,12 @@ TEST_F(BadCollective, ABrokenGroupRefusesEverythingWithTheSameError) {
     Untouched<ddp_context*> context;
     expect_refused({
         {"status", DDP_ERROR_ABORTED, named, calling(ddp_group_status, group)},
-        {"allreduce", DDP_ERROR_ABORTED, named, calling(ddp_allreduce, group, x, y, 1, DDP_F32, DDP_SUM, &work)},
+        {"allreduce", DDP_ERROR_ABORTED, named,
+         calling(ddp_allreduce, group, x, y, 1, DDP_F32, DDP_SUM, &work)},
         {"barrier", DDP_ERROR_ABORTED, named, calling(ddp_barrier, group, &work)},
         {"split", DDP_ERROR_ABORTED, named, calling(ddp_group_split, group, 0, 0, &part)},
-        {"context", DDP_ERROR_ABORTED, named, calling(ddp_context_create, group, nullptr, &context)},
+        {"context", DDP_ERROR_ABORTED, named,
+         calling(ddp_context_create, group, nullptr, &context)},
     });
     expect_accepted(calling(ddp_group_abort, group, "again"));
 }
@@ -328,8 +412,10 @@ TEST_F(BadCollective, ABrokenGroupRefusesEverythingWithTheSameError) {
 TEST(BadGroup, ARootBeyondTheWorldIsRefusedOnEveryRank) {
     on_ranks(RankOptions{}, [](int, ddp_group* group) {
         float x = 0;
-        expect_refused(
-            {{"root 2", kInvalid, {"root is 2", "0 to 1"}, calling(ddp_broadcast, group, &x, 1, DDP_F32, 2, nullptr)}});
+        expect_refused({{"root 2",
+                         kInvalid,
+                         {"root is 2", "0 to 1"},
+                         calling(ddp_broadcast, group, &x, 1, DDP_F32, 2, nullptr)}});
         EXPECT_EQ(ddp_barrier(group, nullptr, nullptr), DDP_OK);
     });
 }
@@ -348,7 +434,10 @@ TEST_F(BadWork, Arguments) {
     expect_refused({
         {"create: timeout", kInvalid, {"timeout_ms is -1"}, calling(ddp_work_create, -1, &out)},
         {"test: no output", kInvalid, {"done is NULL"}, calling(ddp_work_test, mine, nullptr)},
-        {"wait: not at all", DDP_ERROR_TIMEOUT, {"not finished yet"}, calling(ddp_work_wait, mine, -1)},
+        {"wait: not at all",
+         DDP_ERROR_TIMEOUT,
+         {"not finished yet"},
+         calling(ddp_work_wait, mine, -1)},
         {"wait: too short", DDP_ERROR_TIMEOUT, {"1 ms"}, calling(ddp_work_wait, mine, 1)},
         {"then: no function",
          kInvalid,

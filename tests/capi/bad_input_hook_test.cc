@@ -34,10 +34,14 @@ TEST(BadHook, NullHandles) {
     int destroyed = 0;
     float x = 0;
     expect_refused({
-        null_argument("ddp_set_comm_hook", "context", calling(ddp_set_comm_hook, nullptr, nothing, &destroyed, count)),
-        null_argument("ddp_bucket_gradient", "bucket", calling(ddp_bucket_gradient, nullptr, 0, &tensor)),
-        null_argument("ddp_bucket_parameter", "bucket", calling(ddp_bucket_parameter, nullptr, 0, &tensor)),
-        null_argument("ddp_bucket_set_buffer", "bucket", calling(ddp_bucket_set_buffer, nullptr, &x, DDP_F32)),
+        null_argument("ddp_set_comm_hook", "context",
+                      calling(ddp_set_comm_hook, nullptr, nothing, &destroyed, count)),
+        null_argument("ddp_bucket_gradient", "bucket",
+                      calling(ddp_bucket_gradient, nullptr, 0, &tensor)),
+        null_argument("ddp_bucket_parameter", "bucket",
+                      calling(ddp_bucket_parameter, nullptr, 0, &tensor)),
+        null_argument("ddp_bucket_set_buffer", "bucket",
+                      calling(ddp_bucket_set_buffer, nullptr, &x, DDP_F32)),
     });
     EXPECT_EQ(destroyed, 0);
 }
@@ -56,19 +60,40 @@ ddp_status inspect(void* calls, ddp_group*, ddp_bucket* bucket, ddp_work**, ddp_
     float x = 0;
     expect_refused({
         {"gradient -1", kInvalid, {"i is -1"}, tensor_of(ddp_bucket_gradient, -1, sizeof sized)},
-        {"gradient 1", kInvalid, {"i is 1", "1 param"}, tensor_of(ddp_bucket_gradient, 1, sizeof sized)},
-        {"parameter 10^6", kInvalid, {"i is 1000000"}, tensor_of(ddp_bucket_parameter, 1'000'000, sizeof sized)},
+        {"gradient 1",
+         kInvalid,
+         {"i is 1", "1 param"},
+         tensor_of(ddp_bucket_gradient, 1, sizeof sized)},
+        {"parameter 10^6",
+         kInvalid,
+         {"i is 1000000"},
+         tensor_of(ddp_bucket_parameter, 1'000'000, sizeof sized)},
         {"struct_size 0", kInvalid, {"struct_size is 0"}, tensor_of(ddp_bucket_gradient, 0, 0)},
         {"half a field", kInvalid, {"struct_size is 12"}, tensor_of(ddp_bucket_gradient, 0, 12)},
-        {"gradient: no output", kInvalid, {"tensor is NULL"}, calling(ddp_bucket_gradient, bucket, 0, nullptr)},
-        {"parameter: no output", kInvalid, {"tensor is NULL"}, calling(ddp_bucket_parameter, bucket, 0, nullptr)},
-        {"set_buffer: none", kInvalid, {"buffer is NULL"}, calling(ddp_bucket_set_buffer, bucket, nullptr, DDP_F32)},
+        {"gradient: no output",
+         kInvalid,
+         {"tensor is NULL"},
+         calling(ddp_bucket_gradient, bucket, 0, nullptr)},
+        {"parameter: no output",
+         kInvalid,
+         {"tensor is NULL"},
+         calling(ddp_bucket_parameter, bucket, 0, nullptr)},
+        {"set_buffer: none",
+         kInvalid,
+         {"buffer is NULL"},
+         calling(ddp_bucket_set_buffer, bucket, nullptr, DDP_F32)},
         {"set_buffer: integers",
          DDP_ERROR_UNSUPPORTED,
          {"i32", "f32"},
          calling(ddp_bucket_set_buffer, bucket, &x, DDP_I32)},
-        {"set_buffer: complex", DDP_ERROR_UNSUPPORTED, {"c64"}, calling(ddp_bucket_set_buffer, bucket, &x, DDP_C64)},
-        {"set_buffer: unknown", DDP_ERROR_UNSUPPORTED, {"unknown"}, calling(ddp_bucket_set_buffer, bucket, &x, 77)},
+        {"set_buffer: complex",
+         DDP_ERROR_UNSUPPORTED,
+         {"c64"},
+         calling(ddp_bucket_set_buffer, bucket, &x, DDP_C64)},
+        {"set_buffer: unknown",
+         DDP_ERROR_UNSUPPORTED,
+         {"unknown"},
+         calling(ddp_bucket_set_buffer, bucket, &x, 77)},
         {"set_buffer: its own, other type",
          kInvalid,
          {"bucket's own", "f32"},
@@ -76,7 +101,8 @@ ddp_status inspect(void* calls, ddp_group*, ddp_bucket* bucket, ddp_work**, ddp_
         {"set_buffer: inside its own",
          kInvalid,
          {"bucket's own", "f32"},
-         calling(ddp_bucket_set_buffer, bucket, static_cast<float*>(ddp_bucket_buffer(bucket)) + 1, DDP_F32)},
+         calling(ddp_bucket_set_buffer, bucket, static_cast<float*>(ddp_bucket_buffer(bucket)) + 1,
+                 DDP_F32)},
     });
     expect_accepted(calling(ddp_bucket_set_buffer, bucket, ddp_bucket_buffer(bucket), DDP_F32));
     EXPECT_EQ(sized.data, nullptr) << "a refused call wrote";
@@ -124,17 +150,22 @@ TEST_F(HookedContext, UserDataIsDestroyedOnce) {
 }
 
 TEST_F(HookedContext, AHookThatSaysNothingButFails) {
-    auto hook = [](void*, ddp_group*, ddp_bucket*, ddp_work**, ddp_error**) -> ddp_status { return DDP_ERROR_LIMIT; };
+    auto hook = [](void*, ddp_group*, ddp_bucket*, ddp_work**, ddp_error**) -> ddp_status {
+        return DDP_ERROR_LIMIT;
+    };
     EXPECT_THAT(failing_step(hook, DDP_ERROR_LIMIT), testing::HasSubstr("hook"));
 }
 
 TEST_F(HookedContext, AHookWithAStatusThatDoesNotExist) {
-    auto hook = [](void*, ddp_group*, ddp_bucket*, ddp_work**, ddp_error**) -> ddp_status { return 5; };
+    auto hook = [](void*, ddp_group*, ddp_bucket*, ddp_work**, ddp_error**) -> ddp_status {
+        return 5;
+    };
     failing_step(hook, DDP_ERROR_CALLBACK);
 }
 
 TEST_F(HookedContext, AHookThatFailsAndLeavesAWorkAndAnError) {
-    auto hook = [](void*, ddp_group*, ddp_bucket*, ddp_work** work, ddp_error** error) -> ddp_status {
+    auto hook = [](void*, ddp_group*, ddp_bucket*, ddp_work** work,
+                   ddp_error** error) -> ddp_status {
         ddp_work_create(0, work, nullptr);
         *error = ddp_error_create(DDP_ERROR_IO, "disk full");
         return DDP_ERROR_IO;
@@ -161,7 +192,9 @@ ddp_backend valid_backend() {
     backend.destroy = [](void*) {};
     backend.capabilities = [](void*) { return 0u; };
     backend.abort = [](void*) {};
-    backend.run = [](void*, const ddp_collective*, ddp_backend_failure*) -> ddp_status { return DDP_OK; };
+    backend.run = [](void*, const ddp_collective*, ddp_backend_failure*) -> ddp_status {
+        return DDP_OK;
+    };
     return backend;
 }
 
@@ -196,24 +229,31 @@ TEST(BadBackend, Register) {
         {"no abort", kInvalid, required, with([](auto& b) { b.abort = nullptr; })},
         {"no run", kInvalid, required, with([](auto& b) { b.run = nullptr; })},
         {"allocate alone", kInvalid, {"deallocate"}, with([](auto& b) {
-             b.allocate = [](void*, size_t, ddp_device, void**, ddp_backend_failure*) -> ddp_status { return DDP_OK; };
+             b.allocate = [](void*, size_t, ddp_device, void**,
+                             ddp_backend_failure*) -> ddp_status { return DDP_OK; };
          })},
-        {"deallocate alone", kInvalid, {"allocate"}, with([](auto& b) { b.deallocate = [](void*, void*) {}; })},
+        {"deallocate alone", kInvalid, {"allocate"}, with([](auto& b) {
+             b.deallocate = [](void*, void*) {};
+         })},
         {"built in", DDP_ERROR_ALREADY_EXISTS, {"'tcp'"}, with([](auto& b) { b.name = "tcp"; })},
     });
     register_thread_backend();
-    expect_refused({{"twice", DDP_ERROR_ALREADY_EXISTS, {"'threads'"}, with([](auto& b) { b.name = "threads"; })}});
+    expect_refused({{"twice", DDP_ERROR_ALREADY_EXISTS, {"'threads'"}, with([](auto& b) {
+                         b.name = "threads";
+                     })}});
 }
 
 TEST(BadBackend, Available) {
-    for (const char* name : {static_cast<const char*>(nullptr), "", "carrier-pigeon", "../gloo", "Gloo"}) {
+    for (const char* name :
+         {static_cast<const char*>(nullptr), "", "carrier-pigeon", "../gloo", "Gloo"}) {
         ddp_error* error = nullptr;
         EXPECT_EQ(ddp_backend_available(name, &error), 0);
         EXPECT_EQ(ddp_error_code(error), name ? DDP_ERROR_NOT_FOUND : DDP_ERROR_INVALID_ARGUMENT);
         EXPECT_THAT(take_message(error), testing::HasSubstr(name ? name : "name is NULL"));
         EXPECT_EQ(ddp_backend_available(name, nullptr), 0);
     }
-    for (const char* name : {"gloo", "auto"}) EXPECT_EQ(ddp_backend_available(name, nullptr), 1) << name;
+    for (const char* name : {"gloo", "auto"})
+        EXPECT_EQ(ddp_backend_available(name, nullptr), 1) << name;
 }
 
 // A folder that DDP_MODULE_PATH names, with a file of a module's name.
@@ -245,10 +285,12 @@ struct ModuleFolder {
 TEST(BadBackend, RootLoadsOnlyWhatIsRoots) {
     if (geteuid() != 0) GTEST_SKIP() << "for root only";
     const ModuleFolder modules;
-    EXPECT_THAT(ModuleFolder::found(), testing::HasSubstr("file too short")) << "what the loader says";
+    EXPECT_THAT(ModuleFolder::found(), testing::HasSubstr("file too short"))
+        << "what the loader says";
     ASSERT_EQ(chown(modules.module.c_str(), 65534, 65534), 0);
-    EXPECT_THAT(ModuleFolder::found(),
-                testing::HasSubstr("libddp-stranger.so belongs to user 65534, and this process is root's"));
+    EXPECT_THAT(
+        ModuleFolder::found(),
+        testing::HasSubstr("libddp-stranger.so belongs to user 65534, and this process is root's"));
     ASSERT_EQ(chown(modules.module.c_str(), 0, 0), 0);
     ASSERT_EQ(chmod(modules.module.c_str(), 0666), 0);
     EXPECT_THAT(ModuleFolder::found(), testing::HasSubstr("other users can write to"));
@@ -263,7 +305,8 @@ TEST(BadBackend, RootLoadsOnlyWhatIsRoots) {
 TEST(BadBackend, NamesThatArePaths) {
     const ModuleFolder modules;
     ASSERT_TRUE(std::filesystem::create_directory(std::string(modules.folder) + "/libddp-x"));
-    for (const char* name : {"x/../stranger", "../stranger", "/tmp/x", ".", "x.so", "x y", "x\x1b[2J"}) {
+    for (const char* name :
+         {"x/../stranger", "../stranger", "/tmp/x", ".", "x.so", "x y", "x\x1b[2J"}) {
         ddp_error* error = nullptr;
         EXPECT_EQ(ddp_backend_available(name, &error), 0) << name;
         const std::string message = take_message(error);
@@ -278,7 +321,8 @@ TEST(BadBackend, RootLoadsTheFileThatItHasChecked) {
     const ModuleFolder modules;
     const std::string folder = modules.folder, other = folder + "-other";
     ASSERT_TRUE(std::filesystem::create_directory(other));
-    std::ofstream(other + "/libddp-stranger.so") << std::string(4096, 'x');  // "invalid ELF header" if it is loaded
+    // "invalid ELF header" if it is loaded
+    std::ofstream(other + "/libddp-stranger.so") << std::string(4096, 'x');
     ASSERT_EQ(chown(other.c_str(), 65534, 65534), 0);
     std::atomic<bool> end{false};
     std::thread swapper([&] {
@@ -287,7 +331,8 @@ TEST(BadBackend, RootLoadsTheFileThatItHasChecked) {
     int checked = 0, refused = 0;
     for (int i = 0; i < 20'000 || ((checked == 0 || refused == 0) && i < 2'000'000); ++i) {
         const std::string message = ModuleFolder::found();
-        ASSERT_THAT(message, testing::Not(testing::HasSubstr("invalid ELF header"))) << "after " << i;
+        ASSERT_THAT(message, testing::Not(testing::HasSubstr("invalid ELF header")))
+            << "after " << i;
         checked += message.find("file too short") != message.npos;
         refused += message.find("belongs to user 65534") != message.npos;
     }
@@ -307,8 +352,10 @@ TEST(BadBackend, OneThatCannotConnectSaysSo) {
     options.world_size = 1;
     options.backend = "bad-input";
     Untouched<ddp_group*> out;
-    expect_refused(
-        {{"create", DDP_ERROR_UNSUPPORTED, {"bad-input", "connecting"}, calling(ddp_group_create, &options, &out)}});
+    expect_refused({{"create",
+                     DDP_ERROR_UNSUPPORTED,
+                     {"bad-input", "connecting"},
+                     calling(ddp_group_create, &options, &out)}});
 }
 
 }  // namespace bad_input_hook_test

@@ -14,20 +14,26 @@ constexpr ddp_param kFarOff[] = {1'000'000};
 
 class BadParticipation : public LoneContext {
 protected:
-    // Lists of parameters that every call with such a list must refuse. invoke(params, count) is the call.
+    // Lists of parameters that every call with such a list must refuse. invoke(params, count) is
+    // the call.
     template <class Invoke>
     static void check_lists(const char* name, Invoke invoke) {
         SCOPED_TRACE(name);
         expect_refused({
             {"no list", kInvalid, {name, "params is NULL"}, invoke(nullptr, 1)},
-            {"count -1", kInvalid, {name, "count is 18446744073709551615"}, invoke(kBoth, SIZE_MAX)},
+            {"count -1",
+             kInvalid,
+             {name, "count is 18446744073709551615"},
+             invoke(kBoth, SIZE_MAX)},
             {"2", kInvalid, {name, "parameter 2", "there are 2"}, invoke(kUnknown, 2)},
             {"-1", kInvalid, {name, "parameter -1"}, invoke(kNegative, 1)},
             {"10^6", kInvalid, {name, "parameter 1000000"}, invoke(kFarOff, 1)},
         });
         expect_accepted(invoke(nullptr, 0));
     }
-    auto mark(const ddp_param* params, std::size_t count) { return calling(ddp_mark_unused, context, params, count); }
+    auto mark(const ddp_param* params, std::size_t count) {
+        return calling(ddp_mark_unused, context, params, count);
+    }
     auto freeze(const ddp_param* params, std::size_t count) {
         return calling(ddp_set_frozen, context, params, count, 1);
     }
@@ -44,7 +50,8 @@ TEST_F(BadParticipation, NullHandles) {
         null_argument("ddp_mark_unused", "context", calling(ddp_mark_unused, nullptr, kBoth, 2)),
         null_argument("ddp_param_used", "context", calling(ddp_param_used, nullptr, 0, &used)),
         null_argument("ddp_set_frozen", "context", calling(ddp_set_frozen, nullptr, kBoth, 2, 1)),
-        null_argument("ddp_skip_params", "context", calling(ddp_skip_params, nullptr, kBoth, 2, -1)),
+        null_argument("ddp_skip_params", "context",
+                      calling(ddp_skip_params, nullptr, kBoth, 2, -1)),
         null_argument("ddp_set_weight", "context", calling(ddp_set_weight, nullptr, 1.0)),
         null_argument("ddp_join", "context", calling(ddp_join, nullptr)),
     });
@@ -55,10 +62,16 @@ TEST_F(BadParticipation, BeforeCommit) {
     add("a");
     expect_refused({
         {"mark_unused", kState, {"ddp_mark_unused", "ddp_commit"}, mark(kFirst, 1)},
-        {"param_used", kState, {"ddp_param_used", "ddp_commit"}, calling(ddp_param_used, context, 0, &used)},
+        {"param_used",
+         kState,
+         {"ddp_param_used", "ddp_commit"},
+         calling(ddp_param_used, context, 0, &used)},
         {"skip_params", kState, {"ddp_skip_params", "ddp_commit"}, skip(kFirst, 1)},
         {"join", kState, {"ddp_join", "ddp_commit"}, calling(ddp_join, context)},
-        {"set_frozen: unknown", kInvalid, {"ddp_set_frozen", "parameter 2", "there are 1"}, freeze(kUnknown, 2)},
+        {"set_frozen: unknown",
+         kInvalid,
+         {"ddp_set_frozen", "parameter 2", "there are 1"},
+         freeze(kUnknown, 2)},
     });
     EXPECT_EQ(ddp_skipped(context, 0), 0);
     expect_accepted(freeze(kFirst, 1));
@@ -75,7 +88,10 @@ TEST_F(BadParticipation, Lists) {
     check_lists("ddp_mark_unused", [this](auto... list) { return mark(list...); });
     for (ddp_param unknown : {-1, 2, 1'000'000}) EXPECT_EQ(ddp_skipped(context, unknown), -1);
     expect_refused({
-        {"authority 1", kInvalid, {"ddp_skip_params", "authority is 1", "0 to 0"}, skip(kFirst, 1, 1)},
+        {"authority 1",
+         kInvalid,
+         {"ddp_skip_params", "authority is 1", "0 to 0"},
+         skip(kFirst, 1, 1)},
         {"authority -2", kInvalid, {"ddp_skip_params", "authority is -2"}, skip(kFirst, 1, -2)},
     });
     for (ddp_param param : kBoth) EXPECT_EQ(ddp_skipped(context, param), 0);
@@ -106,13 +122,19 @@ TEST_F(BadParticipation, WithoutTheFlagOrReductionThatItNeeds) {
     commit();
     expect_refused({
         {"mark_unused", kState, {"ddp_mark_unused", "DDP_CONTEXT_FIND_UNUSED"}, mark(kFirst, 1)},
-        {"set_weight", kState, {"ddp_set_weight", "WEIGHTED_MEAN"}, calling(ddp_set_weight, context, 1.0)},
+        {"set_weight",
+         kState,
+         {"ddp_set_weight", "WEIGHTED_MEAN"},
+         calling(ddp_set_weight, context, 1.0)},
         {"join", kState, {"ddp_join", "DDP_CONTEXT_JOIN"}, calling(ddp_join, context)},
     });
     expect_good_step();
     recreate(DDP_CONTEXT_JOIN);
     commit();
-    expect_refused({{"skip", DDP_ERROR_UNSUPPORTED, {"ddp_skip_params", "DDP_CONTEXT_JOIN"}, skip(kFirst, 1)}});
+    expect_refused({{"skip",
+                     DDP_ERROR_UNSUPPORTED,
+                     {"ddp_skip_params", "DDP_CONTEXT_JOIN"},
+                     skip(kFirst, 1)}});
     expect_good_step();
 }
 
@@ -144,7 +166,8 @@ TEST_F(BadParticipation, Weights) {
     expect_refused(always);
     expect_good_step();
     expect_accepted(weigh(0));
-    expect_refused({{"no mean", kInvalid, {"ddp_step_begin", "sum to 0"}, calling(ddp_step_begin, context)}});
+    expect_refused(
+        {{"no mean", kInvalid, {"ddp_step_begin", "sum to 0"}, calling(ddp_step_begin, context)}});
     expect_accepted(weigh(2));
     expect_accepted(calling(ddp_step_begin, context));
     expect_refused({{"begun", kState, {"ddp_set_weight", "step 1", "ddp_step_begin"}, weigh(3)}});
@@ -165,9 +188,11 @@ TEST_F(BadParticipation, AStepThatHasNotBegun) {
         {"step_discard", kState, begin, calling(ddp_step_discard, context)},
     });
     expect_good_step();
-    expect_refused({{"step_discard", kState, {"step 1 has not begun"}, calling(ddp_step_discard, context)}});
+    expect_refused(
+        {{"step_discard", kState, {"step 1 has not begun"}, calling(ddp_step_discard, context)}});
     expect_accepted(calling(ddp_step_begin, context));
-    EXPECT_EQ(ddp_finalize(context, nullptr), DDP_ERROR_MISSING_GRADIENT) << "the refused call discarded this step";
+    EXPECT_EQ(ddp_finalize(context, nullptr), DDP_ERROR_MISSING_GRADIENT)
+        << "the refused call discarded this step";
 }
 
 TEST_F(BadParticipation, InTheMiddleOfAStep) {
@@ -180,9 +205,13 @@ TEST_F(BadParticipation, InTheMiddleOfAStep) {
         {"set_frozen", kState, {"ddp_set_frozen", step}, freeze(kFirst, 1)},
         {"skip_params", kState, {"ddp_skip_params", step}, skip(kFirst, 1)},
         {"join", kState, {"ddp_join", step}, calling(ddp_join, context)},
-        {"mark what has come", kState, {"ddp_mark_unused", "'b'", "announced already"}, mark(kBoth, 2)},
+        {"mark what has come",
+         kState,
+         {"ddp_mark_unused", "'b'", "announced already"},
+         mark(kBoth, 2)},
     });
-    expect_accepted(calling(ddp_grad_ready, context, 0));  // a list that was refused marks none of its parameters
+    // a list that was refused marks none of its parameters
+    expect_accepted(calling(ddp_grad_ready, context, 0));
     expect_accepted(calling(ddp_finalize, context));
     EXPECT_EQ(ddp_skipped(context, 0), 0);
     expect_good_step();
@@ -193,7 +222,8 @@ TEST_F(BadParticipation, WhatIsMarkedDoesNotCome) {
     commit();
     expect_accepted(mark(kFirst, 1));
     expect_accepted(mark(kFirst, 1));
-    expect_refused({{"ready", kState, {"'a'", "ddp_mark_unused"}, calling(ddp_grad_ready, context, 0)}});
+    expect_refused(
+        {{"ready", kState, {"'a'", "ddp_mark_unused"}, calling(ddp_grad_ready, context, 0)}});
     expect_accepted(calling(ddp_grad_ready, context, 1));
     expect_accepted(calling(ddp_finalize, context));
     expect_accepted([this](ddp_error** e) {
@@ -205,21 +235,24 @@ TEST_F(BadParticipation, WhatIsMarkedDoesNotCome) {
     expect_good_step();
 }
 
-// A gradient that may not come is refused and begins no step, so that the program can mend what it forgot.
+// A gradient that may not come is refused and begins no step, so that the program can mend what it
+// forgot.
 TEST_F(BadParticipation, ARefusedGradientBeginsNoStep) {
     commit();
     expect_accepted(freeze(kFirst, 1));
     const ddp_status mismatch = DDP_ERROR_MISMATCH;
-    expect_refused({{"frozen", mismatch, {"'a'", "ddp_set_frozen"}, calling(ddp_grad_ready, context, 0)}});
+    expect_refused(
+        {{"frozen", mismatch, {"'a'", "ddp_set_frozen"}, calling(ddp_grad_ready, context, 0)}});
     expect_accepted(calling(ddp_set_frozen, context, kFirst, 1, 0));
     expect_accepted(skip(kFirst, 1));
-    expect_refused({{"skipped", mismatch, {"'a'", "ddp_skip_params"}, calling(ddp_grad_ready, context, 0)}});
+    expect_refused(
+        {{"skipped", mismatch, {"'a'", "ddp_skip_params"}, calling(ddp_grad_ready, context, 0)}});
     expect_accepted(skip(nullptr, 0));
     expect_good_step();
 }
 
-// The list of a rank that is not the authority is ignored, however wrong it is: a refusal would leave the authority
-// waiting.
+// The list of a rank that is not the authority is ignored, however wrong it is: a refusal would
+// leave the authority waiting.
 TEST(BadSkip, OnlyTheAuthoritysListIsRead) {
     on_ranks({2}, [](int rank, ddp_group* group) {
         Model model(group, {4, 4}, true);
@@ -246,8 +279,10 @@ TEST(BadWeights, AJoinedRankOutlastsWeightsWithoutAMean) {
             for (double weight : {0.0, std::numeric_limits<double>::max()}) {
                 model.context.set_weight(weight);
                 const char* sum = weight == 0 ? "sum to 0" : "sum to 1.79769e+308";
-                expect_refused(
-                    {{"sum", kInvalid, {"ddp_step_begin", sum}, calling(ddp_step_begin, model.context.get())}});
+                expect_refused({{"sum",
+                                 kInvalid,
+                                 {"ddp_step_begin", sum},
+                                 calling(ddp_step_begin, model.context.get())}});
             }
             model.context.set_weight(3);
             model.context.step_begin();
@@ -260,16 +295,20 @@ TEST(BadWeights, AJoinedRankOutlastsWeightsWithoutAMean) {
     });
 }
 
-// Where ddp_step_begin tells the other ranks whether the step is synced, the choice comes before it.
+// Where ddp_step_begin tells the other ranks whether the step is synced, the choice comes before
+// it.
 TEST_F(BadParticipation, SyncAfterTheRanksHaveExchangedIt) {
     for (bool join : {true, false}) {
-        recreate(join ? DDP_CONTEXT_JOIN : 0, join ? DDP_REDUCTION_MEAN : DDP_REDUCTION_WEIGHTED_MEAN);
+        recreate(join ? DDP_CONTEXT_JOIN : 0,
+                 join ? DDP_REDUCTION_MEAN : DDP_REDUCTION_WEIGHTED_MEAN);
         commit();
         expect_accepted(calling(ddp_set_sync, context, 0));
         expect_accepted(calling(ddp_set_sync, context, 1));
         expect_accepted(calling(ddp_step_begin, context));
-        expect_refused(
-            {{"set_sync", kState, {"ddp_set_sync", "ddp_step_begin", "step 0"}, calling(ddp_set_sync, context, 0)}});
+        expect_refused({{"set_sync",
+                         kState,
+                         {"ddp_set_sync", "ddp_step_begin", "step 0"},
+                         calling(ddp_set_sync, context, 0)}});
         for (ddp_param param : {1, 0}) expect_accepted(calling(ddp_grad_ready, context, param));
         expect_accepted(calling(ddp_finalize, context));
         expect_good_step();
@@ -289,8 +328,9 @@ TEST_F(BadParticipation, AMeanInTheUnusedGradientIsToldOnce) {
     testing::internal::CaptureStderr();
     expect_good_step({1});
     const std::string said = testing::internal::GetCapturedStderr();
-    for (const char* part : {"rank 0, step 1: the gradient of 'a' is unused on this rank, so it counts as zero",
-                             "the option accumulate (DDP_CONTEXT_ACCUMULATE in C)"})
+    for (const char* part :
+         {"rank 0, step 1: the gradient of 'a' is unused on this rank, so it counts as zero",
+          "the option accumulate (DDP_CONTEXT_ACCUMULATE in C)"})
         EXPECT_NE(said.find(part), std::string::npos) << said;
     testing::internal::CaptureStderr();
     expect_good_step({1});

@@ -1,4 +1,5 @@
-// plan.h, overlap.h and stats.h with arguments that make no sense, and with calls that come at the wrong time.
+// plan.h, overlap.h and stats.h with arguments that make no sense, and with calls that come at the
+// wrong time.
 #include <cstdlib>
 
 #include "capi/lone_context.h"
@@ -53,16 +54,29 @@ TEST_F(BadPlan, NullHandles) {
         null_argument("ddp_stats_get", "stats", calling(ddp_stats_get, context, nullptr)),
         null_argument("ddp_stats_bucket_sizes", "context",
                       calling(ddp_stats_bucket_sizes, nullptr, 0, &bytes, 1, &count)),
-        null_argument("ddp_stats_ready_order", "context", calling(ddp_stats_ready_order, nullptr, &param, 1, &count)),
+        null_argument("ddp_stats_ready_order", "context",
+                      calling(ddp_stats_ready_order, nullptr, &param, 1, &count)),
     });
 }
 
 TEST_F(BadPlan, BeforeCommit) {
     expect_refused({
-        {"request_rebuild", kState, {"ddp_request_rebuild", "ddp_commit"}, calling(ddp_request_rebuild, context)},
-        {"plan_save", kState, {"ddp_plan_save", "ddp_commit"}, calling(ddp_plan_save, context, &saved)},
-        {"finalize_async", kState, {"ddp_finalize_async", "ddp_commit"}, calling(ddp_finalize_async, context)},
-        {"wait_param", kState, {"ddp_wait_param", "ddp_commit"}, calling(ddp_wait_param, context, 0)},
+        {"request_rebuild",
+         kState,
+         {"ddp_request_rebuild", "ddp_commit"},
+         calling(ddp_request_rebuild, context)},
+        {"plan_save",
+         kState,
+         {"ddp_plan_save", "ddp_commit"},
+         calling(ddp_plan_save, context, &saved)},
+        {"finalize_async",
+         kState,
+         {"ddp_finalize_async", "ddp_commit"},
+         calling(ddp_finalize_async, context)},
+        {"wait_param",
+         kState,
+         {"ddp_wait_param", "ddp_commit"},
+         calling(ddp_wait_param, context, 0)},
         {"bucket_sizes",
          kState,
          {"ddp_stats_bucket_sizes", "ddp_commit"},
@@ -79,7 +93,10 @@ TEST_F(BadPlan, BeforeCommit) {
 TEST_F(BadPlan, APlanThatIsReadByCommit) {
     expect_accepted(adopt("nonsense"));
     add("a");
-    expect_refused({{"commit", kInvalid, {"ddp_plan_adopt", "ddp_commit", "nonsense"}, calling(ddp_commit, context)}});
+    expect_refused({{"commit",
+                     kInvalid,
+                     {"ddp_plan_adopt", "ddp_commit", "nonsense"},
+                     calling(ddp_commit, context)}});
     const std::string good = plan_of(R"([["a"], ["b"]])");
     expect_accepted(adopt(good.c_str()));
     commit({"b"});
@@ -108,25 +125,36 @@ TEST_F(BadPlan, Texts) {
         {"no buckets", R"({"libddp_plan": 1})", not_plan},
         {"buckets as an object", plan_of("{}"), not_plan},
         {"no version", R"({"buckets": [["a"]]})", not_plan},
-        {"version 2", R"({"libddp_plan": 2, "buckets": []})", {"ddp_plan_adopt", "version 2", "version 1"}},
+        {"version 2",
+         R"({"libddp_plan": 2, "buckets": []})",
+         {"ddp_plan_adopt", "version 2", "version 1"}},
         {"version one", R"({"libddp_plan": "one", "buckets": []})", {"version \"one\""}},
         {"a bucket that is a name", plan_of(R"(["a"])"), {"bucket 0", "\"a\"", "list of names"}},
         {"an empty bucket", plan_of(R"([["a"], []])"), {"bucket 1", "an empty list"}},
         {"a name that is a number", plan_of("[[7]]"), {"names 7", "no parameter"}},
         {"an unknown name", plan_of(R"([["a", "x"]])"), {"names \"x\"", "no parameter"}},
-        {"a long name", plan_of("[[\"" + std::string(5'000, 'y') + "\"]]"), {"yyy\"...", "no parameter"}},
-        {"an ignored one", plan_of(R"([["i"]])"), {"names \"i\"", "no parameter", "that is reduced"}},
+        {"a long name",
+         plan_of("[[\"" + std::string(5'000, 'y') + "\"]]"),
+         {"yyy\"...", "no parameter"}},
+        {"an ignored one",
+         plan_of(R"([["i"]])"),
+         {"names \"i\"", "no parameter", "that is reduced"}},
         {"one twice", plan_of(R"([["a"], ["b", "a"]])"), {"names 'a' twice"}},
         {"one missing", plan_of(R"([["a"], ["d"], ["s"]])"), {"does not name 'b'"}},
         {"no bucket", plan_of("[]"), {"does not name 'a'"}},
         {"mixed types", plan_of(R"([["a", "d"]])"), {"bucket 0", "'a' (f32)", "'d' (f64)"}},
-        {"sparse and dense", plan_of(R"([["a"], ["b", "s"]])"), {"bucket 1", "sparse parameter 's'", "alone"}},
-        {"a deep version", R"({"libddp_plan": )" + nested(200'000) + R"(, "buckets": []})", {"version a list"}},
+        {"sparse and dense",
+         plan_of(R"([["a"], ["b", "s"]])"),
+         {"bucket 1", "sparse parameter 's'", "alone"}},
+        {"a deep version",
+         R"({"libddp_plan": )" + nested(200'000) + R"(, "buckets": []})",
+         {"version a list"}},
         {"a deep name", plan_of("[[" + nested(200'000) + "]]"), {"names a list", "no parameter"}},
         {"a deep bucket", plan_of(nested(200'000, "1")), {"names a list"}},
         {"only brackets", std::string(200'000, '['), not_json},
     };
-    for (const auto& c : cases) expect_refused({{c.what, kInvalid, c.words, adopt(c.text.c_str())}});
+    for (const auto& c : cases)
+        expect_refused({{c.what, kInvalid, c.words, adopt(c.text.c_str())}});
     EXPECT_EQ(ddp_context_param_bucket(context, 2), 1) << "the old plan stays";
     expect_accepted(calling(ddp_grad_ready_sparse, context, 3, nullptr, nullptr, 0));
     for (ddp_param ready : {2, 1, 0}) expect_accepted(calling(ddp_grad_ready, context, ready));
@@ -140,15 +168,20 @@ TEST_F(BadPlan, Texts) {
 
 TEST_F(BadPlan, ANameThatJsonCannotHold) {
     commit({"a\xff"});
-    expect_refused(
-        {{"save", DDP_ERROR_UNSUPPORTED, {"ddp_plan_save", "UTF-8"}, calling(ddp_plan_save, context, &saved)}});
+    expect_refused({{"save",
+                     DDP_ERROR_UNSUPPORTED,
+                     {"ddp_plan_save", "UTF-8"},
+                     calling(ddp_plan_save, context, &saved)}});
     expect_good_step({0});
 }
 
 TEST_F(BadPlan, Buckets) {
     commit();
     expect_accepted(calling(ddp_grad_ready, context, 0));
-    expect_refused({{"rebuild", kState, {"ddp_request_rebuild", "step 0"}, calling(ddp_request_rebuild, context)}});
+    expect_refused({{"rebuild",
+                     kState,
+                     {"ddp_request_rebuild", "step 0"},
+                     calling(ddp_request_rebuild, context)}});
     expect_accepted(calling(ddp_grad_ready, context, 1));
     expect_accepted(calling(ddp_finalize, context));
     expect_good_step();
@@ -183,7 +216,10 @@ TEST_F(BadPlan, Overlap) {
     expect_refused({
         {"async twice", kState, {async, "end of step 0"}, calling(ddp_finalize_async, context)},
         {"ready", kState, {"ddp_grad_ready", "step 0", async}, calling(ddp_grad_ready, context, 0)},
-        {"discard", kState, {"ddp_step_discard", "step 0", async}, calling(ddp_step_discard, context)},
+        {"discard",
+         kState,
+         {"ddp_step_discard", "step 0", async},
+         calling(ddp_step_discard, context)},
         {"begin", kState, {"ddp_step_begin", "step 0"}, calling(ddp_step_begin, context)},
         {"-1", kInvalid, {"ddp_wait_param", "parameter -1"}, wait(-1)},
         {"2", kInvalid, {"ddp_wait_param", "parameter 2", "there are 2"}, wait(2)},
@@ -211,7 +247,9 @@ TEST_F(BadPlan, AnUnsyncedStepThatEndsInTwoParts) {
 
 TEST_F(BadPlan, ReducedCallbacks) {
     int destroyed = 0;
-    const ddp_reduced_fn nothing = [](void*, ddp_param, int32_t, ddp_error**) -> ddp_status { return DDP_OK; };
+    const ddp_reduced_fn nothing = [](void*, ddp_param, int32_t, ddp_error**) -> ddp_status {
+        return DDP_OK;
+    };
     void (*const count_it)(void*) = [](void* counter) { ++*static_cast<int*>(counter); };
     auto install = [&](ddp_context* where) {
         return calling(ddp_set_reduced_callback, where, nothing, &destroyed, count_it);
@@ -219,7 +257,8 @@ TEST_F(BadPlan, ReducedCallbacks) {
     expect_refused({null_argument("ddp_set_reduced_callback", "context", install(nullptr))});
     commit();
     expect_accepted(calling(ddp_grad_ready, context, 0));
-    expect_refused({{"in a step", kState, {"ddp_set_reduced_callback", "step 0"}, install(context)}});
+    expect_refused(
+        {{"in a step", kState, {"ddp_set_reduced_callback", "step 0"}, install(context)}});
     EXPECT_EQ(destroyed, 0) << "user data changes hands on success only";
     expect_accepted(calling(ddp_grad_ready, context, 1));
     expect_accepted(calling(ddp_finalize, context));
@@ -232,12 +271,16 @@ TEST_F(BadPlan, ReducedCallbacks) {
 
 TEST_F(BadPlan, ACallbackThatFailsBreaksTheContext) {
     commit();
-    const ddp_reduced_fn fail = [](void*, ddp_param, int32_t, ddp_error**) -> ddp_status { return 99; };
+    const ddp_reduced_fn fail = [](void*, ddp_param, int32_t, ddp_error**) -> ddp_status {
+        return 99;
+    };
     expect_accepted(calling(ddp_set_reduced_callback, context, fail, nullptr, nullptr));
     for (ddp_param ready : {1, 0}) expect_accepted(calling(ddp_grad_ready, context, ready));
     expect_accepted(calling(ddp_finalize_async, context));
-    expect_refused(
-        {{"wait", DDP_ERROR_CALLBACK, {"reduced callback", "bucket 0"}, calling(ddp_wait_param, context, 0)}});
+    expect_refused({{"wait",
+                     DDP_ERROR_CALLBACK,
+                     {"reduced callback", "bucket 0"},
+                     calling(ddp_wait_param, context, 0)}});
 }
 
 TEST_F(BadPlan, Stats) {
@@ -254,7 +297,10 @@ TEST_F(BadPlan, Stats) {
         {"struct_size 0", kInvalid, {"ddp_stats_get", "stats->struct_size is 0"}, get(0)},
         {"struct_size 7", kInvalid, {"ddp_stats_get", "stats->struct_size is 7"}, get(7)},
         {"half a field", kInvalid, {"stats->struct_size is 12"}, get(12)},
-        {"struct_size not set", kInvalid, {"stats->struct_size"}, get(std::size_t{0x5a5a5a5a5a5a5a58})},
+        {"struct_size not set",
+         kInvalid,
+         {"stats->struct_size"},
+         get(std::size_t{0x5a5a5a5a5a5a5a58})},
     });
     EXPECT_EQ(stats.steps, 0x5a5a5a5a5a5a5a5a) << "a refused call wrote";
     expect_accepted(get(offsetof(ddp_stats, synced_steps)));
@@ -280,10 +326,22 @@ TEST_F(BadPlan, Lists) {
         return calling(ddp_stats_ready_order, context, out, capacity, number);
     };
     expect_refused({
-        {"no count", kInvalid, {"ddp_stats_bucket_sizes", "count is NULL"}, sizes(&bytes, 1, nullptr)},
-        {"no bytes", kInvalid, {"ddp_stats_bucket_sizes", "bytes is NULL"}, sizes(nullptr, 1, &count)},
-        {"no count", kInvalid, {"ddp_stats_ready_order", "count is NULL"}, order(&param, 1, nullptr)},
-        {"no params", kInvalid, {"ddp_stats_ready_order", "params is NULL"}, order(nullptr, 1, &count)},
+        {"no count",
+         kInvalid,
+         {"ddp_stats_bucket_sizes", "count is NULL"},
+         sizes(&bytes, 1, nullptr)},
+        {"no bytes",
+         kInvalid,
+         {"ddp_stats_bucket_sizes", "bytes is NULL"},
+         sizes(nullptr, 1, &count)},
+        {"no count",
+         kInvalid,
+         {"ddp_stats_ready_order", "count is NULL"},
+         order(&param, 1, nullptr)},
+        {"no params",
+         kInvalid,
+         {"ddp_stats_ready_order", "params is NULL"},
+         order(nullptr, 1, &count)},
     });
     expect_accepted(sizes(&bytes, 0, &found));
     EXPECT_EQ(found, 1u);

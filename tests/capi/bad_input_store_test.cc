@@ -9,7 +9,8 @@ namespace bad_input_store_test {
 
 std::string temporary_uri(const char* name) {
     return "file://" +
-           (std::filesystem::temp_directory_path() / (std::string(name) + std::to_string(getpid()))).string();
+           (std::filesystem::temp_directory_path() / (std::string(name) + std::to_string(getpid())))
+               .string();
 }
 
 ddp_store_options options_for(const std::string& uri) {
@@ -40,8 +41,14 @@ TEST(BadStore, Create) {
     auto with_uri = [&](const char* text) { return with([text](auto& o) { o.uri = text; }); };
     const auto good = options_for(uri);
     expect_refused({
-        {"no options", kInvalid, {"ddp_store_create", "options"}, calling(ddp_store_create, nullptr, &out)},
-        {"no output", kInvalid, {"ddp_store_create", "store"}, calling(ddp_store_create, &good, nullptr)},
+        {"no options",
+         kInvalid,
+         {"ddp_store_create", "options"},
+         calling(ddp_store_create, nullptr, &out)},
+        {"no output",
+         kInvalid,
+         {"ddp_store_create", "store"},
+         calling(ddp_store_create, &good, nullptr)},
         {"no uri", kInvalid, {"ddp_store_create", "uri"}, with_uri(nullptr)},
         {"empty uri", kInvalid, {"uri"}, with_uri("")},
         {"another scheme", kInvalid, {"uri", "http://a:1"}, with_uri("http://a:1")},
@@ -56,12 +63,20 @@ TEST(BadStore, Create) {
         {"a folder", kInvalid, {"folder"}, with_uri("file:///tmp/")},
         {"port 0 for a client", kInvalid, {"port 0"}, with_uri("tcp://127.0.0.1:0")},
         {"a file server", kInvalid, {"is_server"}, with([](auto& o) { o.is_server = 1; })},
-        {"a negative timeout", kInvalid, {"timeout_ms", "-1"}, with([](auto& o) { o.timeout_ms = -1; })},
-        {"unknown flags", DDP_ERROR_UNSUPPORTED, {"flags", "0x6"}, with([](auto& o) { o.flags = 7; })},
-        {"no secret", DDP_ERROR_PERMISSION_DENIED, {"192.0.2.1", "DDP_SECRET"}, with_uri("tcp://192.0.2.1:1")},
-        {"a short secret", DDP_ERROR_PERMISSION_DENIED, {"192.0.2.1", "16 bytes"}, with([](auto& o) {
-             o.uri = "tcp://192.0.2.1:1", o.secret = "short";
+        {"a negative timeout", kInvalid, {"timeout_ms", "-1"}, with([](auto& o) {
+             o.timeout_ms = -1;
          })},
+        {"unknown flags", DDP_ERROR_UNSUPPORTED, {"flags", "0x6"}, with([](auto& o) {
+             o.flags = 7;
+         })},
+        {"no secret",
+         DDP_ERROR_PERMISSION_DENIED,
+         {"192.0.2.1", "DDP_SECRET"},
+         with_uri("tcp://192.0.2.1:1")},
+        {"a short secret",
+         DDP_ERROR_PERMISSION_DENIED,
+         {"192.0.2.1", "16 bytes"},
+         with([](auto& o) { o.uri = "tcp://192.0.2.1:1", o.secret = "short"; })},
     });
     check_struct_size(good, "options", [](const ddp_store_options* options, ddp_error** e) {
         ddp_store* store = nullptr;
@@ -120,7 +135,8 @@ TEST_P(BadStoreCall, NullHandles) {
     expect_refused({
         {"set", kInvalid, named, calling(ddp_store_set, nullptr, "k", "v", 1)},
         {"get", kInvalid, named, calling(ddp_store_get, nullptr, "k", -1, &value, &size)},
-        {"compare_set", kInvalid, named, calling(ddp_store_compare_set, nullptr, "k", "", 0, "v", 1, &value, &size)},
+        {"compare_set", kInvalid, named,
+         calling(ddp_store_compare_set, nullptr, "k", "", 0, "v", 1, &value, &size)},
         {"add", kInvalid, named, calling(ddp_store_add, nullptr, "k", 1, &number)},
         {"check", kInvalid, named, calling(ddp_store_check, nullptr, keys, 1, &flag)},
         {"wait", kInvalid, named, calling(ddp_store_wait, nullptr, keys, 1, -1)},
@@ -132,8 +148,14 @@ TEST_P(BadStoreCall, NullHandles) {
 TEST_P(BadStoreCall, NullOutputs) {
     const char* keys[] = {"k"};
     expect_refused({
-        {"get value", kInvalid, {"value is NULL"}, calling(ddp_store_get, store, "k", -1, nullptr, &size)},
-        {"get size", kInvalid, {"size is NULL"}, calling(ddp_store_get, store, "k", -1, &value, nullptr)},
+        {"get value",
+         kInvalid,
+         {"value is NULL"},
+         calling(ddp_store_get, store, "k", -1, nullptr, &size)},
+        {"get size",
+         kInvalid,
+         {"size is NULL"},
+         calling(ddp_store_get, store, "k", -1, &value, nullptr)},
         {"compare_set value",
          kInvalid,
          {"value is NULL"},
@@ -144,8 +166,14 @@ TEST_P(BadStoreCall, NullOutputs) {
          calling(ddp_store_compare_set, store, "k", "", 0, "v", 1, &value, nullptr)},
         {"add", kInvalid, {"sum is NULL"}, calling(ddp_store_add, store, "k", 1, nullptr)},
         {"check", kInvalid, {"exists is NULL"}, calling(ddp_store_check, store, keys, 1, nullptr)},
-        {"list_keys keys", kInvalid, {"keys is NULL"}, calling(ddp_store_list_keys, store, "", nullptr, &size)},
-        {"list_keys size", kInvalid, {"size is NULL"}, calling(ddp_store_list_keys, store, "", &value, nullptr)},
+        {"list_keys keys",
+         kInvalid,
+         {"keys is NULL"},
+         calling(ddp_store_list_keys, store, "", nullptr, &size)},
+        {"list_keys size",
+         kInvalid,
+         {"size is NULL"},
+         calling(ddp_store_list_keys, store, "", &value, nullptr)},
     });
     void* all = nullptr;
     size_t bytes = 1;
@@ -161,9 +189,18 @@ TEST_P(BadStoreCall, KeysAndValues) {
     expect_refused({
         {"set: no key", kInvalid, {"key is NULL"}, calling(ddp_store_set, store, nullptr, "v", 1)},
         {"set: empty key", kInvalid, {"key"}, calling(ddp_store_set, store, "", "v", 1)},
-        {"set: long key", DDP_ERROR_LIMIT, {"key", "1024"}, calling(ddp_store_set, store, long_key.c_str(), "v", 1)},
-        {"set: no value", kInvalid, {"value is NULL"}, calling(ddp_store_set, store, "k", nullptr, 1)},
-        {"get: no key", kInvalid, {"key is NULL"}, calling(ddp_store_get, store, nullptr, -1, &value, &size)},
+        {"set: long key",
+         DDP_ERROR_LIMIT,
+         {"key", "1024"},
+         calling(ddp_store_set, store, long_key.c_str(), "v", 1)},
+        {"set: no value",
+         kInvalid,
+         {"value is NULL"},
+         calling(ddp_store_set, store, "k", nullptr, 1)},
+        {"get: no key",
+         kInvalid,
+         {"key is NULL"},
+         calling(ddp_store_get, store, nullptr, -1, &value, &size)},
         {"get: empty key", kInvalid, {"key"}, calling(ddp_store_get, store, "", -1, &value, &size)},
         {"get: no such key",
          DDP_ERROR_TIMEOUT,
@@ -181,13 +218,34 @@ TEST_P(BadStoreCall, KeysAndValues) {
          kInvalid,
          {"desired is NULL"},
          calling(ddp_store_compare_set, store, "k", "", 0, nullptr, 1, &value, &size)},
-        {"add: no key", kInvalid, {"key is NULL"}, calling(ddp_store_add, store, nullptr, 1, &number)},
-        {"check: no keys", kInvalid, {"keys is NULL"}, calling(ddp_store_check, store, nullptr, 1, &flag)},
-        {"check: a NULL key", kInvalid, {"a key is NULL"}, calling(ddp_store_check, store, null_keys, 2, &flag)},
-        {"wait: no keys", kInvalid, {"keys is NULL"}, calling(ddp_store_wait, store, nullptr, 1, -1)},
-        {"wait: long key", DDP_ERROR_LIMIT, {"key"}, calling(ddp_store_wait, store, long_keys, 2, -1)},
-        {"wait: absent", DDP_ERROR_TIMEOUT, {"'k'"}, calling(ddp_store_wait, store, null_keys, 1, -1)},
-        {"delete: no key", kInvalid, {"key is NULL"}, calling(ddp_store_delete, store, nullptr, &flag)},
+        {"add: no key",
+         kInvalid,
+         {"key is NULL"},
+         calling(ddp_store_add, store, nullptr, 1, &number)},
+        {"check: no keys",
+         kInvalid,
+         {"keys is NULL"},
+         calling(ddp_store_check, store, nullptr, 1, &flag)},
+        {"check: a NULL key",
+         kInvalid,
+         {"a key is NULL"},
+         calling(ddp_store_check, store, null_keys, 2, &flag)},
+        {"wait: no keys",
+         kInvalid,
+         {"keys is NULL"},
+         calling(ddp_store_wait, store, nullptr, 1, -1)},
+        {"wait: long key",
+         DDP_ERROR_LIMIT,
+         {"key"},
+         calling(ddp_store_wait, store, long_keys, 2, -1)},
+        {"wait: absent",
+         DDP_ERROR_TIMEOUT,
+         {"'k'"},
+         calling(ddp_store_wait, store, null_keys, 1, -1)},
+        {"delete: no key",
+         kInvalid,
+         {"key is NULL"},
+         calling(ddp_store_delete, store, nullptr, &flag)},
     });
 }
 
@@ -203,8 +261,10 @@ TEST_P(BadStoreCall, AddRefusesWhatIsNoIntegerOrDoesNotFit) {
 
 TEST_P(BadStoreCall, AValueAboveTheLimitIsRefusedAndTheStoreGoesOn) {
     const std::string large((std::size_t{64} << 20) + 1, 'x');
-    expect_refused(
-        {{"65 MiB", DDP_ERROR_LIMIT, {"64"}, calling(ddp_store_set, store, "k", large.data(), large.size())}});
+    expect_refused({{"65 MiB",
+                     DDP_ERROR_LIMIT,
+                     {"64"},
+                     calling(ddp_store_set, store, "k", large.data(), large.size())}});
     expect_accepted(calling(ddp_store_set, store, "k", nullptr, 0));
 }
 

@@ -44,7 +44,8 @@ TEST_F(BlameSignal, ReachesTheProcessOfTheRankAtFaultOnce) {
     ASSERT_EQ(ddp_set_blame_signal(SIGUSR1, nullptr), DDP_OK);
     break_a_group();
     // Another thread may handle it a moment later.
-    for (int i = 0; i < 1000 && signals == 0; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    for (int i = 0; i < 1000 && signals == 0; ++i)
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
     EXPECT_EQ(signals, 1) << "the two other ranks are of this process, too, and are not to blame";
 }
 
@@ -57,8 +58,9 @@ TEST_F(BlameSignal, IsSentToNobodyByDefaultAndAfterZero) {
 }
 
 TEST_F(BlameSignal, RefusesNumbersThatAreNoSignals) {
-    expect_refused({{"negative", kInvalid, {"signal is -1"}, calling(ddp_set_blame_signal, -1)},
-                    {"too large", kInvalid, {"signal is 1000"}, calling(ddp_set_blame_signal, 1000)}});
+    expect_refused(
+        {{"negative", kInvalid, {"signal is -1"}, calling(ddp_set_blame_signal, -1)},
+         {"too large", kInvalid, {"signal is 1000"}, calling(ddp_set_blame_signal, 1000)}});
 }
 
 }  // namespace blame_signal_test

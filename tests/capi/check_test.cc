@@ -28,7 +28,8 @@ ddp_context_options checking(std::int64_t interval = 0, std::uint32_t flags = 0)
 void write_random(Model& model, int p, unsigned seed) {
     std::mt19937 random(seed);
     for (std::size_t i = 0; i < model.size(p); ++i)
-        model.grad(p)[i] = static_cast<float>(random()) / static_cast<float>(std::mt19937::max()) - 0.5f;
+        model.grad(p)[i] =
+            static_cast<float>(random()) / static_cast<float>(std::mt19937::max()) - 0.5f;
 }
 
 struct Case {
@@ -45,14 +46,15 @@ protected:
 };
 
 INSTANTIATE_TEST_SUITE_P(All, CheckTest,
-                         testing::Values(Case{true, "threads"}, Case{false, "threads"}, Case{true, "shm"},
-                                         Case{true, "tcp"}),
+                         testing::Values(Case{true, "threads"}, Case{false, "threads"},
+                                         Case{true, "shm"}, Case{true, "tcp"}),
                          [](const auto& test) {
-                             return std::string(test.param.backend) + (test.param.view ? "View" : "Copy");
+                             return std::string(test.param.backend) +
+                                    (test.param.view ? "View" : "Copy");
                          });
 
-// The mistake: rank 1 writes a gradient when it has announced it. Its bucket may be on its way, or wait for its other
-// gradient.
+// The mistake: rank 1 writes a gradient when it has announced it. Its bucket may be on its way, or
+// wait for its other gradient.
 TEST_P(CheckTest, AGradientWrittenAfterItWasAnnouncedIsFound) {
     for (const int victim : {0, 1}) {
         run(3, [&](int rank, ddp_group* group) {
@@ -77,7 +79,8 @@ TEST_P(CheckTest, AGradientWrittenAfterItWasAnnouncedIsFound) {
     }
 }
 
-// The mistake: the framework has put its gradients elsewhere, and nobody writes those that are announced.
+// The mistake: the framework has put its gradients elsewhere, and nobody writes those that are
+// announced.
 TEST_P(CheckTest, AGradientThatNobodyWritesIsFound) {
     run(2, [&](int rank, ddp_group* group) {
         Model model(group, {40, 50}, view(), checking());
@@ -98,7 +101,8 @@ TEST_P(CheckTest, AGradientThatNobodyWritesIsFound) {
     });
 }
 
-// A single number takes a while to be believed, although from the second step on the result is no longer new.
+// A single number takes a while to be believed, although from the second step on the result is no
+// longer new.
 TEST_P(CheckTest, AScalarThatNobodyWritesIsFoundLater) {
     run(2, [&](int rank, ddp_group* group) {
         Model model(group, {1}, view(), checking());
@@ -147,7 +151,8 @@ TEST_P(CheckTest, ValuesThatDifferFromTheStartAreFoundInTheFirstStep) {
         model.data[0][2] = static_cast<float>(rank);
         model.context.commit();
         model.context.grad_ready(0);
-        EXPECT_EQ(facts_of([&] { model.context.finalize(); }), (Facts{DDP_ERROR_MISMATCH, -1, 0, -1, 0}));
+        EXPECT_EQ(facts_of([&] { model.context.finalize(); }),
+                  (Facts{DDP_ERROR_MISMATCH, -1, 0, -1, 0}));
     });
 }
 
@@ -171,7 +176,8 @@ TEST_P(CheckTest, GradientsThatRepeatAreNone) {
         Model model(group, {50, 3, 4}, view(), checking(1));
         model.context.commit();
         for (int step = 0; step < 40; ++step) {
-            write_random(model, 0, 5);                         // the same on all ranks and in all steps
+            // the same on all ranks and in all steps
+            write_random(model, 0, 5);
             model.fill(1, static_cast<float>(rank));           // the same in all steps
             for (int i = 0; i < 4; ++i) model.grad(2)[i] = 0;  // always zero
             for (int p : {2, 1, 0}) model.context.grad_ready(p);
@@ -193,7 +199,8 @@ TEST_P(CheckTest, WithUnsyncedStepsUnusedParametersAndDiscardedStepsResultsAreAs
                 model.context.set_sync(step % 3 != 1);
                 model.context.step_begin();
                 for (int p : {0, 2, 1}) {
-                    if (p == 2 && (step + rank) % 4 == 0) continue;  // not used by one rank now and then
+                    // not used by one rank now and then
+                    if (p == 2 && (step + rank) % 4 == 0) continue;
                     const float start = step % 3 == 2 ? model.grad(p)[0] : 0;
                     write_random(model, p, static_cast<unsigned>(step * 7 + rank));
                     model.grad(p)[0] += start;
@@ -279,7 +286,8 @@ TEST(Check, ViewsAreAlignedAndStayReadable) {
         {
             Model model(group, {3, 5}, true, checking());
             model.context.commit();
-            for (int p : {0, 1}) EXPECT_EQ(reinterpret_cast<std::uintptr_t>(model.grad(p)) % 64, 0u);
+            for (int p : {0, 1})
+                EXPECT_EQ(reinterpret_cast<std::uintptr_t>(model.grad(p)) % 64, 0u);
             EXPECT_TRUE(model.holds(0, 0, 0));
             view = model.grad(1);
             ASSERT_EQ(ddp_layout_hold(model.context.get(), &layout, nullptr), DDP_OK);

@@ -1,4 +1,5 @@
-// The collectives of a group against plain references: every dtype, every op, in place and not, several backends.
+// The collectives of a group against plain references: every dtype, every op, in place and not,
+// several backends.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -50,29 +51,32 @@ protected:
 };
 
 std::string name_of(const testing::TestParamInfo<Case>& info) {
-    std::string name = std::string(info.param.backend) + "_" + info.param.options + "_" +
-                       std::to_string(info.param.world) +
-                       (info.param.groups > 1 ? "_round_robin_" + std::to_string(info.param.groups) : "");
+    std::string name =
+        std::string(info.param.backend) + "_" + info.param.options + "_" +
+        std::to_string(info.param.world) +
+        (info.param.groups > 1 ? "_round_robin_" + std::to_string(info.param.groups) : "");
     std::replace_if(
         name.begin(), name.end(), [](char c) { return !isalnum(c); }, '_');
     return name;
 }
 
-INSTANTIATE_TEST_SUITE_P(All, CollectivesTest,
-                         testing::Values(Case{1, "tcp", ""}, Case{2, "tcp", ""}, Case{3, "gloo", ""},
-                                         Case{3, "tcp", "algorithm=ring"}, Case{4, "gloo", "algorithm=bcube"},
-                                         Case{3, "threads", ""}, Case{4, "threads-plain", ""},
-                                         Case{2, "threads-single", ""}, Case{3, "threads-caller", ""},
-                                         Case{1, "shm", ""}, Case{1, "hierarchical", ""}, Case{3, "shm", ""},
-                                         Case{1, "threads", "", 3}, Case{2, "tcp", "", 2}, Case{3, "threads", "", 3},
-                                         Case{4, "threads-single", "", 2}, Case{2, "shm", "", 2}),
-                         name_of);
+INSTANTIATE_TEST_SUITE_P(
+    All, CollectivesTest,
+    testing::Values(Case{1, "tcp", ""}, Case{2, "tcp", ""}, Case{3, "gloo", ""},
+                    Case{3, "tcp", "algorithm=ring"}, Case{4, "gloo", "algorithm=bcube"},
+                    Case{3, "threads", ""}, Case{4, "threads-plain", ""},
+                    Case{2, "threads-single", ""}, Case{3, "threads-caller", ""},
+                    Case{1, "shm", ""}, Case{1, "hierarchical", ""}, Case{3, "shm", ""},
+                    Case{1, "threads", "", 3}, Case{2, "tcp", "", 2}, Case{3, "threads", "", 3},
+                    Case{4, "threads-single", "", 2}, Case{2, "shm", "", 2}),
+    name_of);
 
 using ddp::detail::call;
 
 constexpr ddp_work** kWait = nullptr;
 
-// Small integers, exact in every dtype; rank 0 has 1, 2, 3, 1, 2, 3, ..., rank 1 starts at 2, and so on.
+// Small integers, exact in every dtype; rank 0 has 1, 2, 3, 1, 2, 3, ..., rank 1 starts at 2, and
+// so on.
 double input(int rank, size_t i) {
     return static_cast<double>(1 + (static_cast<size_t>(rank) + i) % 3);
 }
@@ -97,13 +101,14 @@ void check_type(ddp_group* group, int rank, int world, ddp_dtype dtype, bool exa
             std::vector<T> in(count), out(count, T(9));
             for (size_t i = 0; i < count; ++i) in[i] = static_cast<T>(input(rank, i));
             auto kept = in;
-            call(ddp_allreduce, group, static_cast<const void*>(in.data()), static_cast<void*>(out.data()), count,
-                 dtype, op, kWait);
+            call(ddp_allreduce, group, static_cast<const void*>(in.data()),
+                 static_cast<void*>(out.data()), count, dtype, op, kWait);
             EXPECT_EQ(in, kept) << "the input stays";
-            call(ddp_allreduce, group, static_cast<const void*>(nullptr), static_cast<void*>(in.data()), count, dtype,
-                 op, kWait);
+            call(ddp_allreduce, group, static_cast<const void*>(nullptr),
+                 static_cast<void*>(in.data()), count, dtype, op, kWait);
             for (size_t i = 0; i < count; ++i) {
-                ASSERT_EQ(out[i], static_cast<T>(expected(op, world, i))) << "op " << op << " at " << i;
+                ASSERT_EQ(out[i], static_cast<T>(expected(op, world, i)))
+                    << "op " << op << " at " << i;
                 ASSERT_EQ(in[i], out[i]);
             }
         }
@@ -123,23 +128,25 @@ TEST_P(CollectivesTest, AllreduceOfEveryTypeAndOp) {
 
 TEST_P(CollectivesTest, HalvesAndComplexNumbers) {
     on_ranks(ranks(), [&](int, ddp_group* group) {
-        // f16 1.5 is 0x3e00, bf16 1.5 is 0x3fc0. The average of equal values is that value, exactly.
+        // f16 1.5 is 0x3e00, bf16 1.5 is 0x3fc0. The average of equal values is that value,
+        // exactly.
         std::vector<uint16_t> halves(33, 0x3e00), brains(33, 0x3fc0);
-        call(ddp_allreduce, group, static_cast<const void*>(nullptr), static_cast<void*>(halves.data()), size_t{33},
-             DDP_F16, DDP_AVG, kWait);
-        call(ddp_allreduce, group, static_cast<const void*>(nullptr), static_cast<void*>(brains.data()), size_t{33},
-             DDP_BF16, DDP_AVG, kWait);
+        call(ddp_allreduce, group, static_cast<const void*>(nullptr),
+             static_cast<void*>(halves.data()), size_t{33}, DDP_F16, DDP_AVG, kWait);
+        call(ddp_allreduce, group, static_cast<const void*>(nullptr),
+             static_cast<void*>(brains.data()), size_t{33}, DDP_BF16, DDP_AVG, kWait);
         if (world() != 3) {
             EXPECT_THAT(halves, testing::Each(0x3e00));
             EXPECT_THAT(brains, testing::Each(0x3fc0));
         }
         std::vector<std::complex<float>> numbers(5, {1, -2});
-        call(ddp_allreduce, group, static_cast<const void*>(nullptr), static_cast<void*>(numbers.data()), size_t{5},
-             DDP_C64, DDP_SUM, kWait);
-        EXPECT_THAT(numbers, testing::Each(std::complex<float>(1, -2) * static_cast<float>(world())));
+        call(ddp_allreduce, group, static_cast<const void*>(nullptr),
+             static_cast<void*>(numbers.data()), size_t{5}, DDP_C64, DDP_SUM, kWait);
+        EXPECT_THAT(numbers,
+                    testing::Each(std::complex<float>(1, -2) * static_cast<float>(world())));
         std::vector<std::complex<double>> products(5, {0, 1});
-        call(ddp_allreduce, group, static_cast<const void*>(nullptr), static_cast<void*>(products.data()), size_t{5},
-             DDP_C128, DDP_PROD, kWait);
+        call(ddp_allreduce, group, static_cast<const void*>(nullptr),
+             static_cast<void*>(products.data()), size_t{5}, DDP_C128, DDP_PROD, kWait);
         std::complex<double> power{0, 1};
         for (int r = 1; r < world(); ++r) power *= std::complex<double>{0, 1};
         EXPECT_THAT(products, testing::Each(power));
@@ -150,8 +157,8 @@ TEST_P(CollectivesTest, LargeHalfGradientsStayFinite) {
     // 2^15 on every rank: the sum overflows f16, the mean does not.
     on_ranks(ranks(), [&](int, ddp_group* group) {
         std::vector<uint16_t> halves(100, 0x7800);
-        call(ddp_allreduce, group, static_cast<const void*>(nullptr), static_cast<void*>(halves.data()), size_t{100},
-             DDP_F16, DDP_AVG, kWait);
+        call(ddp_allreduce, group, static_cast<const void*>(nullptr),
+             static_cast<void*>(halves.data()), size_t{100}, DDP_F16, DDP_AVG, kWait);
         for (auto h : halves) ASSERT_NEAR(h, 0x7800, 1);
     });
 }
@@ -161,7 +168,8 @@ TEST_P(CollectivesTest, BroadcastFromEveryRoot) {
         for (int root = 0; root < world(); ++root)
             for (size_t count : {size_t{0}, size_t{1}, size_t{5000}}) {
                 std::vector<int64_t> data(count, rank == root ? root + 100 : -1);
-                call(ddp_broadcast, group, static_cast<void*>(data.data()), count, DDP_I64, root, kWait);
+                call(ddp_broadcast, group, static_cast<void*>(data.data()), count, DDP_I64, root,
+                     kWait);
                 EXPECT_THAT(data, testing::Each(root + 100));
             }
     });
@@ -170,19 +178,20 @@ TEST_P(CollectivesTest, BroadcastFromEveryRoot) {
 TEST_P(CollectivesTest, AllgatherAndReduceScatter) {
     on_ranks(ranks(), [&](int rank, ddp_group* group) {
         const size_t count = 13, all = count * static_cast<size_t>(world());
-        std::vector<float> mine(count, static_cast<float>(rank)), gathered(all, -1), in_place(all, -1);
+        std::vector<float> mine(count, static_cast<float>(rank)), gathered(all, -1),
+            in_place(all, -1);
         std::copy(mine.begin(), mine.end(), in_place.begin() + static_cast<long>(count) * rank);
-        call(ddp_allgather, group, static_cast<const void*>(mine.data()), static_cast<void*>(gathered.data()), count,
-             DDP_F32, kWait);
-        call(ddp_allgather, group, static_cast<const void*>(nullptr), static_cast<void*>(in_place.data()), count,
-             DDP_F32, kWait);
+        call(ddp_allgather, group, static_cast<const void*>(mine.data()),
+             static_cast<void*>(gathered.data()), count, DDP_F32, kWait);
+        call(ddp_allgather, group, static_cast<const void*>(nullptr),
+             static_cast<void*>(in_place.data()), count, DDP_F32, kWait);
         for (size_t i = 0; i < all; ++i) ASSERT_EQ(gathered[i], static_cast<float>(i / count));
         EXPECT_EQ(in_place, gathered);
 
         std::vector<int32_t> send(all), recv(count);
         for (size_t i = 0; i < all; ++i) send[i] = static_cast<int32_t>(i) + rank;
-        call(ddp_reduce_scatter, group, static_cast<const void*>(send.data()), static_cast<void*>(recv.data()), count,
-             DDP_I32, DDP_SUM, kWait);
+        call(ddp_reduce_scatter, group, static_cast<const void*>(send.data()),
+             static_cast<void*>(recv.data()), count, DDP_I32, DDP_SUM, kWait);
         for (size_t i = 0; i < count; ++i) {
             int32_t at = static_cast<int32_t>(count * static_cast<size_t>(rank) + i);
             ASSERT_EQ(recv[i], world() * at + world() * (world() - 1) / 2);
@@ -196,12 +205,13 @@ TEST_P(CollectivesTest, ManyInFlightFinishInOrder) {
         std::vector<ddp::Work> works;
         for (auto& d : data) {
             ddp_work* work = nullptr;
-            call(ddp_allreduce, group, static_cast<const void*>(nullptr), static_cast<void*>(d.data()), d.size(),
-                 DDP_F32, DDP_SUM, &work);
+            call(ddp_allreduce, group, static_cast<const void*>(nullptr),
+                 static_cast<void*>(d.data()), d.size(), DDP_F32, DDP_SUM, &work);
             works.emplace_back(work);
         }
         for (auto& work : works) work.wait();
-        for (auto& d : data) EXPECT_THAT(d, testing::Each(static_cast<float>(world() * (world() - 1) / 2)));
+        for (auto& d : data)
+            EXPECT_THAT(d, testing::Each(static_cast<float>(world() * (world() - 1) / 2)));
         call(ddp_barrier, group, kWait);
     });
 }
@@ -210,7 +220,8 @@ TEST_P(CollectivesTest, ANegativeTimeoutDoesNotWait) {
     on_ranks(ranks(), [&](int rank, ddp_group* group) {
         std::vector<float> values(1000, static_cast<float>(rank));
         ddp_work* work = nullptr;
-        ASSERT_EQ(ddp_allreduce(group, nullptr, values.data(), values.size(), DDP_F32, DDP_SUM, &work, nullptr),
+        ASSERT_EQ(ddp_allreduce(group, nullptr, values.data(), values.size(), DDP_F32, DDP_SUM,
+                                &work, nullptr),
                   DDP_OK);
         ddp_status status = DDP_ERROR_TIMEOUT;
         while (status == DDP_ERROR_TIMEOUT) {
@@ -233,8 +244,8 @@ TEST_P(CollectivesTest, SplitGroups) {
         EXPECT_EQ(ddp_group_world_size(part), members);
         EXPECT_EQ(ddp_group_rank(part), members - 1 - rank / 2);
         std::vector<int32_t> sum{rank};
-        call(ddp_allreduce, part, static_cast<const void*>(nullptr), static_cast<void*>(sum.data()), size_t{1}, DDP_I32,
-             DDP_SUM, kWait);
+        call(ddp_allreduce, part, static_cast<const void*>(nullptr), static_cast<void*>(sum.data()),
+             size_t{1}, DDP_I32, DDP_SUM, kWait);
         int expected_sum = 0;
         for (int r = rank % 2; r < world(); r += 2) expected_sum += r;
         EXPECT_EQ(sum[0], expected_sum);
@@ -251,14 +262,16 @@ TEST_P(CollectivesTest, TheStoreIsTheProgramsToo) {
     on_ranks(ranks(), [&](int rank, ddp_group* group) {
         ddp_store* store = nullptr;
         call(ddp_group_store, group, &store);
-        std::string mine = "hello from " + std::to_string(rank), key = "greeting/" + std::to_string(rank);
+        std::string mine = "hello from " + std::to_string(rank),
+                    key = "greeting/" + std::to_string(rank);
         call(ddp_store_set, store, key.c_str(), static_cast<const void*>(mine.data()), mine.size());
         for (int r = 0; r < world(); ++r) {
             void* value = nullptr;
             size_t size = 0;
             auto other = "greeting/" + std::to_string(r);
             call(ddp_store_get, store, other.c_str(), int64_t{5000}, &value, &size);
-            EXPECT_EQ(std::string(static_cast<char*>(value), size), "hello from " + std::to_string(r));
+            EXPECT_EQ(std::string(static_cast<char*>(value), size),
+                      "hello from " + std::to_string(r));
             ddp_free(value);
         }
         call(ddp_barrier, group, kWait);
@@ -271,7 +284,8 @@ TEST_P(CollectivesTest, DisagreementIsAnErrorOnEveryRank) {
     on_ranks(ranks(), [&](int rank, ddp_group* group) {
         std::vector<float> data(100, 1);
         ddp_error* error = nullptr;
-        ddp_allreduce(group, nullptr, data.data(), rank == 1 ? 99 : 100, DDP_F32, DDP_SUM, nullptr, &error);
+        ddp_allreduce(group, nullptr, data.data(), rank == 1 ? 99 : 100, DDP_F32, DDP_SUM, nullptr,
+                      &error);
         const Facts facts = take_facts(error);
         EXPECT_EQ(facts.status, DDP_ERROR_MISMATCH) << facts;
         EXPECT_GE(facts.rank, 0) << facts;
@@ -279,7 +293,8 @@ TEST_P(CollectivesTest, DisagreementIsAnErrorOnEveryRank) {
     });
 }
 
-// Two threads are rank 0, each of its own group. Only one of them can start the store at the address of both groups.
+// Two threads are rank 0, each of its own group. Only one of them can start the store at the
+// address of both groups.
 TEST(Create, TwoGroupsMayMeetAtOneAddressAtOnce) {
     // An address of the loopback interface that other processes do not use.
     const auto pid = static_cast<unsigned>(getpid());
@@ -298,7 +313,8 @@ TEST(Create, TwoGroupsMayMeetAtOneAddressAtOnce) {
                     ddp_group* group = nullptr;
                     ddp_error* error = nullptr;
                     all.arrive_and_wait();
-                    EXPECT_EQ(ddp_group_create(&options, &group, &error), DDP_OK) << take_message(error);
+                    EXPECT_EQ(ddp_group_create(&options, &group, &error), DDP_OK)
+                        << take_message(error);
                     all.arrive_and_wait();
                     ddp_group_free(group);
                 });
@@ -313,13 +329,16 @@ TEST(Split, ColorsMayBeUsedAgain) {
             struct Way {
                 int color, members;
             };
-            for (const auto& way : {Way{rank / 2, 2}, Way{0, 4}, Way{rank % 2, 2}, Way{rank / 2, 2}}) {
+            for (const auto& way :
+                 {Way{rank / 2, 2}, Way{0, 4}, Way{rank % 2, 2}, Way{rank / 2, 2}}) {
                 ddp_group* part = nullptr;
                 ddp_error* error = nullptr;
-                ASSERT_EQ(ddp_group_split(group, way.color, 0, &part, &error), DDP_OK) << take_message(error);
+                ASSERT_EQ(ddp_group_split(group, way.color, 0, &part, &error), DDP_OK)
+                    << take_message(error);
                 EXPECT_EQ(ddp_group_world_size(part), way.members);
                 std::int32_t sum = 1;
-                EXPECT_EQ(ddp_allreduce(part, nullptr, &sum, 1, DDP_I32, DDP_SUM, nullptr, &error), DDP_OK)
+                EXPECT_EQ(ddp_allreduce(part, nullptr, &sum, 1, DDP_I32, DDP_SUM, nullptr, &error),
+                          DDP_OK)
                     << take_message(error);
                 EXPECT_EQ(sum, way.members);
                 ddp_group_free(part);

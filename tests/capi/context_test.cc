@@ -1,4 +1,5 @@
-// Steps of a context through the public ABI: averages, views, order, no_sync, rebuild, buffers, missing gradients.
+// Steps of a context through the public ABI: averages, views, order, no_sync, rebuild, buffers,
+// missing gradients.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -45,17 +46,17 @@ protected:
     float mean() const { return (world() + 1) / 2; }
 };
 
-INSTANTIATE_TEST_SUITE_P(All, ContextTest,
-                         testing::Values(Case{1, true, "threads", ""}, Case{2, true, "threads", ""},
-                                         Case{2, false, "threads", ""}, Case{4, true, "threads", ""},
-                                         Case{4, false, "threads-plain", ""}, Case{2, true, "threads-plain", ""},
-                                         Case{4, false, "threads-single", ""}, Case{4, true, "threads-caller", ""},
-                                         Case{1, false, "tcp", ""}, Case{2, true, "tcp", ""},
-                                         Case{2, false, "tcp", "algorithm=ring"},
-                                         Case{4, true, "tcp", "algorithm=ring"},
-                                         Case{4, false, "gloo", "algorithm=bcube"}, Case{3, false, "gloo", ""},
-                                         Case{2, true, "shm", ""}, Case{3, false, "shm", ""}),
-                         name_of);
+INSTANTIATE_TEST_SUITE_P(
+    All, ContextTest,
+    testing::Values(Case{1, true, "threads", ""}, Case{2, true, "threads", ""},
+                    Case{2, false, "threads", ""}, Case{4, true, "threads", ""},
+                    Case{4, false, "threads-plain", ""}, Case{2, true, "threads-plain", ""},
+                    Case{4, false, "threads-single", ""}, Case{4, true, "threads-caller", ""},
+                    Case{1, false, "tcp", ""}, Case{2, true, "tcp", ""},
+                    Case{2, false, "tcp", "algorithm=ring"}, Case{4, true, "tcp", "algorithm=ring"},
+                    Case{4, false, "gloo", "algorithm=bcube"}, Case{3, false, "gloo", ""},
+                    Case{2, true, "shm", ""}, Case{3, false, "shm", ""}),
+    name_of);
 
 TEST_P(ContextTest, AveragesOverManySteps) {
     on_ranks(ranks(), [&](int rank, ddp_group* group) {
@@ -73,7 +74,8 @@ TEST_P(ContextTest, AveragesOverManySteps) {
             }
             m.context.finalize();
             for (int i = 0; i < m.count(); ++i)
-                EXPECT_TRUE(m.holds(i, mean() * static_cast<float>(step + i + 1) * 12)) << step << " " << i;
+                EXPECT_TRUE(m.holds(i, mean() * static_cast<float>(step + i + 1) * 12))
+                    << step << " " << i;
         }
     });
 }
@@ -102,7 +104,8 @@ TEST_P(ContextTest, RanksMayAnnounceInAnyOrderFromManyThreads) {
             a.join();
             b.join();
             m.context.finalize();
-            for (int i = 0; i < 40; ++i) EXPECT_TRUE(m.holds(i, mean() * 60)) << "step " << step << " param " << i;
+            for (int i = 0; i < 40; ++i)
+                EXPECT_TRUE(m.holds(i, mean() * 60)) << "step " << step << " param " << i;
         }
     });
 }
@@ -134,7 +137,8 @@ TEST_P(ContextTest, CommitSendsRankZerosValues) {
         std::vector<double> buffer(5, rank + 0.5);
         m.context.add_buffer<double>("running", {5}, buffer.data());
         m.context.commit();
-        for (auto& d : m.data) EXPECT_EQ(std::count(d.begin(), d.end(), 7.0f), static_cast<std::ptrdiff_t>(d.size()));
+        for (auto& d : m.data)
+            EXPECT_EQ(std::count(d.begin(), d.end(), 7.0f), static_cast<std::ptrdiff_t>(d.size()));
         EXPECT_THAT(buffer, testing::Each(0.5));
     });
 }
@@ -181,7 +185,8 @@ TEST_P(ContextTest, NoSyncAccumulatesLocallyAndTheNextSyncReducesTheSum) {
                 }
                 m.context.finalize();
                 if (micro == 2) continue;
-                EXPECT_EQ(m.grad(0)[0], static_cast<float>((rank + 1) * 12 * (micro == 0 ? 1 : 3))) << "stays local";
+                EXPECT_EQ(m.grad(0)[0], static_cast<float>((rank + 1) * 12 * (micro == 0 ? 1 : 3)))
+                    << "stays local";
             }
             for (int i = 0; i < 2; ++i) EXPECT_TRUE(m.holds(i, mean() * 72, 0));
         }
@@ -213,7 +218,8 @@ TEST_P(ContextTest, RebuildFollowsRankZerosOrderAndKeepsGradients) {
         m.context.commit();
         EXPECT_EQ(m.context.layout_generation(), 1);
         EXPECT_EQ(ddp_context_param_bucket(m.context.get(), 3), 0);
-        const std::vector<int> order = rank == 0 ? std::vector<int>{1, 3, 0, 2} : std::vector<int>{0, 1, 2, 3};
+        const std::vector<int> order =
+            rank == 0 ? std::vector<int>{1, 3, 0, 2} : std::vector<int>{0, 1, 2, 3};
         for (int step = 0; step < 3; ++step) {
             m.context.step_begin();
             for (int i : order) {
@@ -281,7 +287,8 @@ TEST_P(ContextTest, AMissingGradientIsTheSameErrorOnEveryRank) {
         Model m(group, {2, 2, 2}, view(), options);
         const int culprit = GetParam().world - 1;
         const Facts facts = facts_of([&] {
-            m.context.commit();  // the culprit may be through with the whole step before this returns
+            // the culprit may be through with the whole step before this returns
+            m.context.commit();
             for (int i = 2; i >= 0; --i) {
                 if (rank == culprit && i == 1) continue;
                 m.fill(i, 1);
@@ -301,7 +308,8 @@ TEST_P(ContextTest, ReadyTwiceIsAnErrorThatBreaksNothing) {
         m.fill(0, static_cast<float>(rank + 1) * 12);
         m.fill(1, static_cast<float>(rank + 1) * 12);
         m.context.grad_ready(1);
-        EXPECT_EQ(facts_of([&] { m.context.grad_ready(1); }), (Facts{DDP_ERROR_INVALID_STATE, -1, 1, 0, 0}));
+        EXPECT_EQ(facts_of([&] { m.context.grad_ready(1); }),
+                  (Facts{DDP_ERROR_INVALID_STATE, -1, 1, 0, 0}));
         m.context.grad_ready(0);
         m.context.finalize();
         EXPECT_TRUE(m.holds(1, mean() * 12));
@@ -314,10 +322,12 @@ TEST_P(ContextTest, DifferentModelsAreNoFailureOfTheGroup) {
         std::vector<std::int64_t> sizes;
         std::int32_t param;
     };
-    for (const auto& difference : {Difference{{3, 5}, 1}, Difference{{3, 4, 9}, 2}, Difference{{3}, 1}})
+    for (const auto& difference :
+         {Difference{{3, 5}, 1}, Difference{{3, 4, 9}, 2}, Difference{{3}, 1}})
         on_ranks(ranks(), [&](int rank, ddp_group* group) {
             Model m(group, rank == 1 ? difference.sizes : std::vector<std::int64_t>{3, 4}, view());
-            EXPECT_EQ(facts_of([&] { m.context.commit(); }), (Facts{DDP_ERROR_MISMATCH, 1, difference.param}));
+            EXPECT_EQ(facts_of([&] { m.context.commit(); }),
+                      (Facts{DDP_ERROR_MISMATCH, 1, difference.param}));
             EXPECT_EQ(ddp_group_status(group, nullptr), DDP_OK) << "the group stays healthy";
         });
 }

@@ -1,5 +1,5 @@
-// A training run whose bits depend neither on how gradients are cut into buckets nor on whether the buckets were rebuilt,
-// nor on how many groups take turns.
+// A training run whose bits depend neither on how gradients are cut into buckets nor on whether the
+// buckets were rebuilt, nor on how many groups take turns.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -59,10 +59,13 @@ private:
         for (int step = 0; step < kSteps; ++step) {
             model.context.step_begin();
             for (int p : order) {
-                // Gradients of very different sizes, so that the order of a sum shows in its last bits.
+                // Gradients of very different sizes, so that the order of a sum shows in its last
+                // bits.
                 for (std::size_t k = 0; k < model.size(p); ++k)
-                    model.grad(p)[k] = model.data[static_cast<std::size_t>(p)][k] * std::ldexp(1.37f, 3 * rank - step) +
-                                       std::sin(static_cast<float>(k) * static_cast<float>(rank + 1));
+                    model.grad(p)[k] =
+                        model.data[static_cast<std::size_t>(p)][k] *
+                            std::ldexp(1.37f, 3 * rank - step) +
+                        std::sin(static_cast<float>(k) * static_cast<float>(rank + 1));
                 model.context.grad_ready(p);
             }
             model.context.finalize();
@@ -77,22 +80,26 @@ private:
 };
 
 INSTANTIATE_TEST_SUITE_P(All, DeterministicTest,
-                         testing::Values(Case{2, "threads", ""}, Case{3, "threads", ""}, Case{4, "threads", ""},
-                                         Case{2, "tcp", ""}, Case{3, "tcp", ""}, Case{4, "tcp", ""},
-                                         Case{4, "gloo", "algorithm=bcube"}, Case{2, "shm", ""}, Case{3, "shm", ""},
-                                         Case{4, "shm", ""}));
+                         testing::Values(Case{2, "threads", ""}, Case{3, "threads", ""},
+                                         Case{4, "threads", ""}, Case{2, "tcp", ""},
+                                         Case{3, "tcp", ""}, Case{4, "tcp", ""},
+                                         Case{4, "gloo", "algorithm=bcube"}, Case{2, "shm", ""},
+                                         Case{3, "shm", ""}, Case{4, "shm", ""}));
 
 TEST_P(DeterministicTest, BitsDependNeitherOnBucketsNorOnTheRebuildNorOnTurns) {
     const auto reference = train({1 << 20, true, false});
     for (const auto& rank : reference)
-        ASSERT_EQ(std::memcmp(rank.data(), reference[0].data(), rank.size() * sizeof(float)), 0) << "ranks differ";
+        ASSERT_EQ(std::memcmp(rank.data(), reference[0].data(), rank.size() * sizeof(float)), 0)
+            << "ranks differ";
     for (const Training& training :
          {Training{1 << 20, false, false}, Training{1 << 20, true, true}, Training{64, true, true},
-          Training{4096, false, true}, Training{100'000, true, false}, Training{4096, true, true, 2},
-          Training{10'000, true, false, 3}}) {
+          Training{4096, false, true}, Training{100'000, true, false},
+          Training{4096, true, true, 2}, Training{10'000, true, false, 3}}) {
         const auto other = train(training);
         for (std::size_t r = 0; r < other.size(); ++r)
-            ASSERT_EQ(std::memcmp(other[r].data(), reference[r].data(), other[r].size() * sizeof(float)), 0)
+            ASSERT_EQ(
+                std::memcmp(other[r].data(), reference[r].data(), other[r].size() * sizeof(float)),
+                0)
                 << "cap " << training.cap << (training.rebuild ? ", rebuilt" : ", not rebuilt")
                 << (training.view ? ", views" : ", copies") << ", groups " << training.groups;
     }

@@ -36,7 +36,8 @@ private:
 
 class DeviceFailureTest : public DeviceTest, public testing::WithParamInterface<const char*> {};
 
-INSTANTIATE_TEST_SUITE_P(All, DeviceFailureTest, testing::Values("streams", "threads", "tcp", "shm"),
+INSTANTIATE_TEST_SUITE_P(All, DeviceFailureTest,
+                         testing::Values("streams", "threads", "tcp", "shm"),
                          [](const auto& test) { return std::string(test.param); });
 
 void wait_until_broken(ddp_group* group) {
@@ -53,11 +54,14 @@ TEST_F(DeviceCheckTest, WhatReadsNumbersRefusesDevices) {
     skip.flags = DDP_CONTEXT_SKIP_NONFINITE;
     verify.verify_interval = 1;
     const std::pair<ddp_context_options, const char*> cases[] = {
-        {refuse, "DDP_CONTEXT_REFUSE_NONFINITE"}, {skip, "DDP_CONTEXT_SKIP_NONFINITE"}, {verify, "verify_interval"}};
+        {refuse, "DDP_CONTEXT_REFUSE_NONFINITE"},
+        {skip, "DDP_CONTEXT_SKIP_NONFINITE"},
+        {verify, "verify_interval"}};
     for (const auto& [options, name] : cases)
         on_ranks({1, "threads"}, [&, options = options, name = name](int, ddp_group* group) {
             DeviceModel model(group, {8}, true, {0}, options);
-            expect_refused({{name, DDP_ERROR_UNSUPPORTED, {name}, calling(ddp_commit, model.context.get())}});
+            expect_refused(
+                {{name, DDP_ERROR_UNSUPPORTED, {name}, calling(ddp_commit, model.context.get())}});
         });
 }
 
@@ -81,8 +85,8 @@ TEST_F(DeviceInterruptTest, AnInterruptedWaitLetsTheDeviceGoOnFirst) {
         model.context.set_comm_hook([&](ddp_group* g, ddp_bucket* bucket) {
             Gate gate(0, ddp_bucket_stream(bucket));
             ddp_work* work = nullptr;
-            EXPECT_EQ(ddp_allreduce(g, nullptr, ddp_bucket_buffer(bucket), ddp_bucket_count(bucket), DDP_F32, DDP_AVG,
-                                    &work, nullptr),
+            EXPECT_EQ(ddp_allreduce(g, nullptr, ddp_bucket_buffer(bucket), ddp_bucket_count(bucket),
+                                    DDP_F32, DDP_AVG, &work, nullptr),
                       DDP_OK);
             std::thread opener([&] {
                 asked.get_future().wait_for(std::chrono::seconds(10));
@@ -90,7 +94,9 @@ TEST_F(DeviceInterruptTest, AnInterruptedWaitLetsTheDeviceGoOnFirst) {
                 opened = true;
                 gate.open();
             });
-            EXPECT_EQ(ddp_set_interrupt_check(check, &data, nullptr, DDP_INTERRUPT_THIS_THREAD, nullptr), DDP_OK);
+            EXPECT_EQ(
+                ddp_set_interrupt_check(check, &data, nullptr, DDP_INTERRUPT_THIS_THREAD, nullptr),
+                DDP_OK);
             EXPECT_EQ(ddp_work_wait(work, 0, nullptr), DDP_ERROR_INTERRUPTED);
             EXPECT_TRUE(opened) << "the device still uses the memory";
             EXPECT_EQ(ddp_set_interrupt_check(nullptr, nullptr, nullptr, 0, nullptr), DDP_OK);
@@ -176,8 +182,9 @@ private:
     void (*const hold_)(bool);
 };
 
-// A function of the device's does not return: one that asks whether an operation is over, or one that enqueues it. CUDA's may wait
-// for a thread that allocates memory, which waits for a kernel, which waits for another rank.
+// A function of the device's does not return: one that asks whether an operation is over, or one
+// that enqueues it. CUDA's may wait for a thread that allocates memory, which waits for a kernel,
+// which waits for another rank.
 TEST_F(DeviceFailureTest, ADeviceThatDoesNotAnswerIsATimeout) {
     RankOptions options(2, "streams");
     options.timeout_ms = 3000;
@@ -197,20 +204,23 @@ TEST_F(DeviceFailureTest, ADeviceThatDoesNotAnswerIsATimeout) {
                         model.give(0, 1);
                         try {
                             model.context.finalize_on(model.stream(0));
-                        } catch (const ddp::Error&) {  // a step that is not enqueued ends with the error
+                            // a step that is not enqueued ends with the error
+                        } catch (const ddp::Error&) {
                         }
                     });
                 wait_until_broken(group);
                 ddp_error* error = nullptr;
                 EXPECT_EQ(ddp_group_status(group, &error), DDP_ERROR_TIMEOUT);
-                EXPECT_THAT(error ? take_message(error) : "", HasSubstr("the device did not answer within"));
+                EXPECT_THAT(error ? take_message(error) : "",
+                            HasSubstr("the device did not answer within"));
             }
             released.arrive_and_wait();
         });
     }
 }
 
-// To drop queued work is to free memory and events, and those functions may not return while a kernel waits for another rank.
+// To drop queued work is to free memory and events, and those functions may not return while a
+// kernel waits for another rank.
 TEST_F(DeviceFailureTest, AnAbortEndsKernelsBeforeItDropsWhatIsQueued) {
     RankOptions options(2, "streams");
     options.flags = DDP_GROUP_NO_MATCH_CHECK;
@@ -222,7 +232,8 @@ TEST_F(DeviceFailureTest, AnAbortEndsKernelsBeforeItDropsWhatIsQueued) {
         if (rank == 0) {
             ddp_work* queued = nullptr;
             on_stream_backend_abort([&](int aborted) {
-                // The other rank learns of the abort, too, and its backend would let this rank's go on.
+                // The other rank learns of the abort, too, and its backend would let this rank's go
+                // on.
                 for (int wait = 0; aborted == 1 && dropped == -1 && wait < 10'000; ++wait)
                     std::this_thread::sleep_for(std::chrono::milliseconds(1));
                 if (aborted == 1 || dropped != -1) return;
@@ -235,7 +246,8 @@ TEST_F(DeviceFailureTest, AnAbortEndsKernelsBeforeItDropsWhatIsQueued) {
                 const long before = stream_backend_runs();
                 auto step = std::async(std::launch::async, [&] {
                     model.give(0, 1);
-                    EXPECT_EQ(facts_of([&] { model.context.finalize(); }).status, DDP_ERROR_ABORTED);
+                    EXPECT_EQ(facts_of([&] { model.context.finalize(); }).status,
+                              DDP_ERROR_ABORTED);
                 });
                 for (int wait = 0; stream_backend_runs() == before && wait < 10'000; ++wait)
                     std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -272,7 +284,8 @@ TEST_F(DeviceFailureTest, AConnectionThatFailsLaterBreaksTheGroup) {
     });
 }
 
-// Another group takes over, with new buckets. The memory of a hook that travels meanwhile is freed, or used again, after that.
+// Another group takes over, with new buckets. The memory of a hook that travels meanwhile is freed,
+// or used again, after that.
 TEST_P(DeviceFailureTest, AContextGoesOnInAnotherGroup) {
     const auto steps = [](int rank, ddp_group* group, const char* hook, const char* options) {
         ddp_group* spare = nullptr;
@@ -298,7 +311,8 @@ TEST_P(DeviceFailureTest, AContextGoesOnInAnotherGroup) {
         }
         ddp_group_free(spare);
     };
-    for (const auto& [hook, options] : {std::pair{"allreduce", ""}, {"topk", "ratio=1,min_elements=1"}})
+    for (const auto& [hook, options] :
+         {std::pair{"allreduce", ""}, {"topk", "ratio=1,min_elements=1"}})
         on_ranks({2, GetParam()}, [&, hook = hook, options = options](int rank, ddp_group* group) {
             steps(rank, group, hook, options);
         });
@@ -311,14 +325,21 @@ TEST_F(DeviceFailureTest, MemoryMustBeWhereTheDeviceSays) {
         std::vector<float> on_cpu(4);
         auto* on_device = static_cast<float*>(fake::allocate(0, 16));
         const auto add = [&](float* data, ddp_device device, std::uint32_t flags = 0) {
-            return throwing(
-                [&context, data, device, flags] { context.add_param<float>("w", {4}, data, nullptr, device, flags); });
+            return throwing([&context, data, device, flags] {
+                context.add_param<float>("w", {4}, data, nullptr, device, flags);
+            });
         };
         expect_refused({
             {"of the CPU", kInvalid, {"cuda:0"}, add(on_cpu.data(), {DDP_DEVICE_CUDA, 0})},
-            {"of a device", kInvalid, {"data is memory of cuda:0"}, add(on_device, {DDP_DEVICE_CPU, 0})},
+            {"of a device",
+             kInvalid,
+             {"data is memory of cuda:0"},
+             add(on_device, {DDP_DEVICE_CPU, 0})},
             {"of another device", kInvalid, {"cuda:1"}, add(on_device, {DDP_DEVICE_CUDA, 1})},
-            {"of none", DDP_ERROR_UNSUPPORTED, {"there are 2"}, add(on_device, {DDP_DEVICE_CUDA, 5})},
+            {"of none",
+             DDP_ERROR_UNSUPPORTED,
+             {"there are 2"},
+             add(on_device, {DDP_DEVICE_CUDA, 5})},
             {"sparse",
              DDP_ERROR_UNSUPPORTED,
              {"DDP_PARAM_SPARSE"},
@@ -334,16 +355,21 @@ TEST_F(DeviceFailureTest, AStreamThatIsCapturedIsRefused) {
         model.context.commit();
         fake::set_capturing(model.stream(0), true);
         expect_refused({
-            {"ready", kState, {"graph"}, throwing([&] { model.context.grad_ready_on(0, model.stream(0)); })},
-            {"finalize", kState, {"ddp_finalize_on"}, throwing([&] { model.context.finalize_on(model.stream(0)); })},
+            {"ready", kState, {"graph"}, throwing([&] {
+                 model.context.grad_ready_on(0, model.stream(0));
+             })},
+            {"finalize", kState, {"ddp_finalize_on"}, throwing([&] {
+                 model.context.finalize_on(model.stream(0));
+             })},
             {"begin", kState, {"ddp_step_begin"}, throwing([&] { model.context.step_begin(); })},
         });
         fake::set_capturing(model.stream(0), false);
         model.give(0, 2);
         model.context.finalize_async();
         fake::set_capturing(model.stream(0), true);
-        expect_refused(
-            {{"wait", kState, {"ddp_wait_param_on"}, throwing([&] { model.context.wait_on(0, model.stream(0)); })}});
+        expect_refused({{"wait", kState, {"ddp_wait_param_on"}, throwing([&] {
+                             model.context.wait_on(0, model.stream(0));
+                         })}});
         fake::set_capturing(model.stream(0), false);
         model.context.wait_on(0, model.stream(0));
         model.context.finalize_on(model.stream(0));
@@ -354,14 +380,19 @@ TEST_F(DeviceFailureTest, AStreamThatIsCapturedIsRefused) {
 TEST_F(DeviceFailureTest, AStreamWaitsOnlyBetweenTheAnnouncementAndTheEnd) {
     on_ranks({1, "threads"}, [&](int, ddp_group* group) {
         DeviceModel model(group, {4}, true, {0});
-        expect_refused({{"early", kState, {"ddp_commit"}, throwing([&] { model.context.wait_on(0, nullptr); })}});
+        expect_refused({{"early", kState, {"ddp_commit"}, throwing([&] {
+                             model.context.wait_on(0, nullptr);
+                         })}});
         model.context.commit();
         model.give(0, 2);
         expect_refused({
-            {"in the backward pass", kState, {"between ddp_finalize_async and ddp_finalize"}, throwing([&] {
-                 model.context.wait_on(0, model.stream(0));
+            {"in the backward pass",
+             kState,
+             {"between ddp_finalize_async and ddp_finalize"},
+             throwing([&] { model.context.wait_on(0, model.stream(0)); })},
+            {"unknown", kInvalid, {"ddp_wait_param_on"}, throwing([&] {
+                 model.context.wait_on(7, model.stream(0));
              })},
-            {"unknown", kInvalid, {"ddp_wait_param_on"}, throwing([&] { model.context.wait_on(7, model.stream(0)); })},
         });
         model.finalize();
     });

@@ -1,5 +1,5 @@
-// Hooks that gather, on buckets of devices: the same bits as on the CPU, step after step, without a copy of the bucket in memory of the
-// host.
+// Hooks that gather, on buckets of devices: the same bits as on the CPU, step after step, without a
+// copy of the bucket in memory of the host.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -65,15 +65,18 @@ std::vector<float> gradient(int rank, int p, int step) {
     std::vector<float> values(static_cast<std::size_t>(kSizes[static_cast<std::size_t>(p)]));
     for (float& value : values) {
         random = random * 1664525u + 1013904223u;
-        value = static_cast<float>(static_cast<std::int32_t>(random)) * (random % 2048 < 1024 ? 0x1p-31f : 0x1p-34f);
+        value = static_cast<float>(static_cast<std::int32_t>(random)) *
+                (random % 2048 < 1024 ? 0x1p-31f : 0x1p-34f);
     }
-    if (step == kSpoiltStep && p == 1 && rank == 1) values[7] = std::numeric_limits<float>::infinity();
+    if (step == kSpoiltStep && p == 1 && rank == 1)
+        values[7] = std::numeric_limits<float>::infinity();
     return values;
 }
 
 std::vector<std::uint32_t> bits_of(const std::vector<float>& values) {
     std::vector<std::uint32_t> bits;
-    for (const float value : values) bits.push_back(std::isnan(value) ? ~0u : std::bit_cast<std::uint32_t>(value));
+    for (const float value : values)
+        bits.push_back(std::isnan(value) ? ~0u : std::bit_cast<std::uint32_t>(value));
     return bits;
 }
 
@@ -156,7 +159,8 @@ struct Case {
 
 class DeviceGatherTest : public DeviceTest, public testing::WithParamInterface<Case> {
 protected:
-    void run(const std::function<void(int rank, ddp_group* group, std::vector<int> devices)>& body) {
+    void run(
+        const std::function<void(int rank, ddp_group* group, std::vector<int> devices)>& body) {
         RankOptions options(GetParam().world, GetParam().backend);
         options.round_robin = GetParam().round_robin;
         on_ranks(options, [&](int rank, ddp_group* group) {
@@ -170,14 +174,17 @@ protected:
 
 INSTANTIATE_TEST_SUITE_P(All, DeviceGatherTest,
                          testing::ValuesIn(fewer_if_sanitized<Case>(
-                             {Case{1, "shm", true, {0}}, Case{1, "tcp", false, {0}}, Case{2, "streams", true, {0}},
-                              Case{3, "streams", false, {0}}, Case{2, "shm", false, {0, -1, 1}},
-                              Case{3, "shm", true, {0}}, Case{2, "tcp", true, {0, -1}}, Case{3, "tcp", false, {0}},
+                             {Case{1, "shm", true, {0}}, Case{1, "tcp", false, {0}},
+                              Case{2, "streams", true, {0}}, Case{3, "streams", false, {0}},
+                              Case{2, "shm", false, {0, -1, 1}}, Case{3, "shm", true, {0}},
+                              Case{2, "tcp", true, {0, -1}}, Case{3, "tcp", false, {0}},
                               Case{2, "threads", true, {0}, 2}})),
                          [](const auto& test) {
                              const Case& c = test.param;
-                             std::string name = c.backend + std::to_string(c.world) + (c.view ? "view" : "copy");
-                             for (int d : c.devices) name += d < 0 ? std::string("c") : std::to_string(d);
+                             std::string name =
+                                 c.backend + std::to_string(c.world) + (c.view ? "view" : "copy");
+                             for (int d : c.devices)
+                                 name += d < 0 ? std::string("c") : std::to_string(d);
                              return name + (c.round_robin ? "turns" : "");
                          });
 
@@ -230,7 +237,8 @@ TEST_P(DeviceGatherTest, AStateGoesFromTheCpuToADeviceAndBack) {
     }
 }
 
-// Where the backend takes memory of devices nothing comes to the host, and otherwise only what travels.
+// Where the backend takes memory of devices nothing comes to the host, and otherwise only what
+// travels.
 TEST_P(DeviceGatherTest, TheBucketStaysOnTheDevice) {
     std::uint64_t gradients = 0;
     for (const auto size : kSizes) gradients += static_cast<std::uint64_t>(size) * sizeof(float);

@@ -15,17 +15,21 @@ struct Case {
     double tolerance;
 };
 
-class DeviceHookTest : public DeviceTest, public testing::WithParamInterface<std::tuple<const char*, Case>> {};
+class DeviceHookTest : public DeviceTest,
+                       public testing::WithParamInterface<std::tuple<const char*, Case>> {};
 
 INSTANTIATE_TEST_SUITE_P(
     All, DeviceHookTest,
     testing::Combine(testing::Values("streams", "threads-plain", "shm", "tcp"),
-                     testing::Values(Case{"allreduce", "", 1e-6}, Case{"fp16", "", 2e-3}, Case{"bf16", "", 2e-2},
-                                     Case{"quantize_per_tensor", "", 2e-2}, Case{"topk", "ratio=1", 1e-5},
-                                     Case{"fp16(topk)", "ratio=1", 2e-3}, Case{"powersgd", "start=0,rank=4", 1e-4},
+                     testing::Values(Case{"allreduce", "", 1e-6}, Case{"fp16", "", 2e-3},
+                                     Case{"bf16", "", 2e-2}, Case{"quantize_per_tensor", "", 2e-2},
+                                     Case{"topk", "ratio=1", 1e-5},
+                                     Case{"fp16(topk)", "ratio=1", 2e-3},
+                                     Case{"powersgd", "start=0,rank=4", 1e-4},
                                      Case{"post_local_sgd", "start=100", 1e-6})),
     [](const auto& test) {
-        std::string name = std::string(std::get<0>(test.param)) + "_" + std::get<1>(test.param).hook;
+        std::string name =
+            std::string(std::get<0>(test.param)) + "_" + std::get<1>(test.param).hook;
         for (char& c : name)
             if (!isalnum(c)) c = '_';
         return name;
@@ -46,7 +50,8 @@ TEST_P(DeviceHookTest, TheMeanIsThatOfTheHook) {
                 model.context.step_begin();
                 for (int p : {2, 1, 0}) model.give(p, static_cast<float>(8 * rank + p + step));
                 model.context.finalize_on(model.stream(0));
-                for (int p : {2, 1, 0}) EXPECT_TRUE(model.holds(p, 4 + p + step, hook.tolerance * 100)) << hook.hook;
+                for (int p : {2, 1, 0})
+                    EXPECT_TRUE(model.holds(p, 4 + p + step, hook.tolerance * 100)) << hook.hook;
             }
         });
     }
@@ -75,7 +80,8 @@ TEST_P(DeviceUserHookTest, ChainsStayInTheOrderOfTheStream) {
                 });
                 ddp_error* error = nullptr;
                 ddp_work *work = nullptr, *out = nullptr;
-                EXPECT_EQ(ddp_allreduce(g, nullptr, buffer, count, DDP_F32, DDP_SUM, &work, &error), DDP_OK);
+                EXPECT_EQ(ddp_allreduce(g, nullptr, buffer, count, DDP_F32, DDP_SUM, &work, &error),
+                          DDP_OK);
                 struct Chain {
                     int rank;
                     void* stream;
@@ -92,10 +98,11 @@ TEST_P(DeviceUserHookTest, ChainsStayInTheOrderOfTheStream) {
                     });
                     return ddp_bucket_set_buffer(c.bucket, c.to, DDP_F32, failure);
                 };
-                EXPECT_EQ(ddp_work_then(
-                              work, halve, chain, [](void* data) { delete static_cast<Chain*>(data); },
-                              DDP_WORK_ANY_THREAD, &out, &error),
-                          DDP_OK);
+                EXPECT_EQ(
+                    ddp_work_then(
+                        work, halve, chain, [](void* data) { delete static_cast<Chain*>(data); },
+                        DDP_WORK_ANY_THREAD, &out, &error),
+                    DDP_OK);
                 ddp_work_free(work);
                 return ddp::Work(out);
             });
@@ -121,9 +128,11 @@ TEST_P(DeviceUserHookTest, AFunctionAfterAHookSeesTheResult) {
         model.context.hook_then(
             [rank](ddp_group*, ddp_bucket* bucket) {
                 auto* buffer = static_cast<float*>(ddp_bucket_buffer(bucket));
-                fake::launch(rank, ddp_bucket_stream(bucket), [buffer, count = ddp_bucket_count(bucket)] {
-                    for (std::size_t k = 0; k < count; ++k) fake::at<float>(buffer)[k] += 5;
-                });
+                fake::launch(rank, ddp_bucket_stream(bucket),
+                             [buffer, count = ddp_bucket_count(bucket)] {
+                                 for (std::size_t k = 0; k < count; ++k)
+                                     fake::at<float>(buffer)[k] += 5;
+                             });
             },
             DDP_WORK_ANY_THREAD);
         model.context.commit();
@@ -142,7 +151,8 @@ TEST_P(DeviceUserHookTest, AWaitInsideTheHookIsForTheData) {
         model.context.set_comm_hook([&](ddp_group* g, ddp_bucket* bucket) {
             auto* buffer = static_cast<float*>(ddp_bucket_buffer(bucket));
             ddp_work* work = nullptr;
-            EXPECT_EQ(ddp_allreduce(g, nullptr, buffer, ddp_bucket_count(bucket), DDP_F32, DDP_AVG, &work, nullptr),
+            EXPECT_EQ(ddp_allreduce(g, nullptr, buffer, ddp_bucket_count(bucket), DDP_F32, DDP_AVG,
+                                    &work, nullptr),
                       DDP_OK);
             EXPECT_EQ(ddp_work_wait(work, 0, nullptr), DDP_OK);
             EXPECT_EQ(fake::at<float>(buffer)[1], 2);
@@ -167,7 +177,8 @@ TEST_F(DeviceMemoryTest, DeviceMemoryOutsideAHookIsRefused) {
         ASSERT_EQ(ddp_device_count(DDP_DEVICE_CUDA, &devices, nullptr), DDP_OK);
         void* memory = fake::allocate(0, 64);
         ddp_error* error = nullptr;
-        EXPECT_EQ(ddp_allreduce(group, nullptr, memory, 4, DDP_F32, DDP_SUM, nullptr, &error), DDP_ERROR_UNSUPPORTED);
+        EXPECT_EQ(ddp_allreduce(group, nullptr, memory, 4, DDP_F32, DDP_SUM, nullptr, &error),
+                  DDP_ERROR_UNSUPPORTED);
         EXPECT_EQ(take_facts(error), Facts{DDP_ERROR_UNSUPPORTED});
         fake::release(memory);
     });

@@ -1,4 +1,5 @@
-// The state of hooks on devices: in which memory it is, when buckets change and when states are saved and loaded.
+// The state of hooks on devices: in which memory it is, when buckets change and when states are
+// saved and loaded.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -28,8 +29,8 @@ void step(DeviceModel& model, int rank, int number) {
     for (int p = model.count(); p-- > 0;) {
         Values values(model.size(p));
         for (std::size_t k = 0; k < values.size(); ++k)
-            values[k] =
-                static_cast<float>((k * k + 7 * k + static_cast<std::size_t>(31 * p + 17 * rank + 5 * number)) % 101);
+            values[k] = static_cast<float>(
+                (k * k + 7 * k + static_cast<std::size_t>(31 * p + 17 * rank + 5 * number)) % 101);
         if (model.device(p) < 0) {
             std::copy(values.begin(), values.end(), model.grad(p));
             model.context.grad_ready(p);
@@ -50,9 +51,11 @@ std::vector<Values> gradients(DeviceModel& model) {
 }
 
 // Two buckets, each on another device or the CPU, change their numbers.
-std::vector<Values> after_swapping(ddp_group* group, int rank, std::vector<int> devices, bool warm, bool swap) {
+std::vector<Values> after_swapping(ddp_group* group, int rank, std::vector<int> devices, bool warm,
+                                   bool swap) {
     DeviceModel model(group, {900, 900}, false, std::move(devices));
-    model.context.use_hook("batched_powersgd", warm ? "rank=2,start=0" : "rank=2,start=0,warm_start=0");
+    model.context.use_hook("batched_powersgd",
+                           warm ? "rank=2,start=0" : "rank=2,start=0,warm_start=0");
     model.context.adopt_plan(kTwo);
     model.context.commit();
     step(model, rank, 0);
@@ -77,7 +80,8 @@ TEST_F(DeviceKeptTest, ABucketThatComesToAnotherDeviceDrawsItsQAnew) {
 TEST_F(DeviceKeptTest, ABucketMayChangeBetweenDeviceAndCpu) {
     on_ranks({2, "shm"}, [&](int rank, ddp_group* group) {
         const auto swapped = after_swapping(group, rank, {rank, -1}, true, true);
-        EXPECT_EQ(swapped[1], after_swapping(group, rank, {rank, -1}, false, true)[1]) << "drawn anew on the CPU";
+        EXPECT_EQ(swapped[1], after_swapping(group, rank, {rank, -1}, false, true)[1])
+            << "drawn anew on the CPU";
         for (const Values& values : swapped)
             for (const float x : values) EXPECT_TRUE(x > -1e3 && x < 1e3);
     });
@@ -108,7 +112,8 @@ std::size_t bytes_after(ddp_group* group, const Hook& hook, const std::vector<co
 }
 
 TEST_F(DeviceKeptTest, BucketsThatAreNoMoreKeepNothing) {
-    constexpr const char* many = R"({"libddp_plan": 1, "buckets": [["p0"], ["p1"], ["p2"], ["p3"]]})";
+    constexpr const char* many =
+        R"({"libddp_plan": 1, "buckets": [["p0"], ["p1"], ["p2"], ["p3"]]})";
     constexpr const char* few = R"({"libddp_plan": 1, "buckets": [["p1", "p3"], ["p0", "p2"]]})";
     for (const Hook& hook : kHooks) {
         SCOPED_TRACE(hook.name);
@@ -128,10 +133,12 @@ TEST_F(DeviceKeptTest, ADeviceThatIsFullWhenBucketsChangeEndsTheGroupEverywhere)
         on_ranks({2, "shm"}, [&](int rank, ddp_group* group) {
             DeviceModel model(group, {900, 900, 400, 300}, false, {rank});
             model.context.use_hook("batched_powersgd", "rank=2,start=0");
-            model.context.adopt_plan(R"({"libddp_plan": 1, "buckets": [["p0", "p1"], ["p2", "p3"]]})");
+            model.context.adopt_plan(
+                R"({"libddp_plan": 1, "buckets": [["p0", "p1"], ["p2", "p3"]]})");
             model.context.commit();
             step(model, rank, 0);
-            model.context.adopt_plan(R"({"libddp_plan": 1, "buckets": [["p0", "p2"], ["p1"], ["p3"]]})");
+            model.context.adopt_plan(
+                R"({"libddp_plan": 1, "buckets": [["p0", "p2"], ["p1"], ["p3"]]})");
             if (rank == 0) fake::set_allocations_left(0, allocations);
             try {
                 step(model, rank, 1);
@@ -146,8 +153,8 @@ TEST_F(DeviceKeptTest, ADeviceThatIsFullWhenBucketsChangeEndsTheGroupEverywhere)
     }
 }
 
-// The state of a parameter that is no longer trained has only that parameter's size, be it the bucket's first or its
-// last.
+// The state of a parameter that is no longer trained has only that parameter's size, be it the
+// bucket's first or its last.
 class DeviceFrozenTest : public DeviceTest, public testing::WithParamInterface<int> {};
 INSTANTIATE_TEST_SUITE_P(All, DeviceFrozenTest, testing::Values(0, 1));
 
@@ -157,7 +164,8 @@ TEST_P(DeviceFrozenTest, AFrozenParameterKeepsItsOwnErrorOnly) {
     const std::string key = "error:p" + std::to_string(frozen);
     on_ranks({1, "threads"}, [&](int, ddp_group* group) {
         DeviceModel model(group,
-                          frozen == 0 ? std::vector<std::int64_t>{64, 10'000} : std::vector<std::int64_t>{10'000, 64},
+                          frozen == 0 ? std::vector<std::int64_t>{64, 10'000}
+                                      : std::vector<std::int64_t>{10'000, 64},
                           false, {0});
         model.context.use_hook("batched_powersgd", "rank=1,start=0");
         model.context.adopt_plan(one);
@@ -172,10 +180,12 @@ TEST_P(DeviceFrozenTest, AFrozenParameterKeepsItsOwnErrorOnly) {
         const std::size_t together = bytes();
         model.context.set_frozen({frozen}, true);
         model.context.step_begin();
-        fake::launch(0, model.stream(trained), [memory = model.grad(trained)] { fake::at<float>(memory)[7] = 3; });
+        fake::launch(0, model.stream(trained),
+                     [memory = model.grad(trained)] { fake::at<float>(memory)[7] = 3; });
         model.context.grad_ready_on(trained, model.stream(trained));
         model.finalize();
-        // Two more buckets' worth of alignment at most; a second block of errors would be 40,000 bytes.
+        // Two more buckets' worth of alignment at most; a second block of errors would be 40,000
+        // bytes.
         EXPECT_LT(bytes(), together + 4096);
         EXPECT_EQ(array_of(model.context.save_hook_state(), key), before);
     });
@@ -186,7 +196,8 @@ TEST_F(DeviceKeptTest, AStateTakesPinnedMemoryOnce) {
     for (const Hook& hook : {kHooks[0], kHooks[1], kHooks[2]}) {
         SCOPED_TRACE(hook.name);
         on_ranks({1, "threads"}, [&](int, ddp_group* group) {
-            DeviceModel model(group, {900, 900, 400, 300}, false, {0, 1}, ddp::Context::defaults(), 10);
+            DeviceModel model(group, {900, 900, 400, 300}, false, {0, 1}, ddp::Context::defaults(),
+                              10);
             model.context.use_hook(hook.name, hook.options);
             model.context.commit();
             for (int s = 0; s < 3; ++s) step(model, 0, s);
@@ -208,7 +219,8 @@ TEST_F(DeviceKeptTest, AStateTakesPinnedMemoryOnce) {
     }
 }
 
-// With votes the hook is called for a bucket when those after it may wait already for gradients that are not computed yet.
+// With votes the hook is called for a bucket when those after it may wait already for gradients
+// that are not computed yet.
 TEST_F(DeviceKeptTest, ABucketDoesNotWaitForGradientsOfLaterOnes) {
     for (const char* backend : {"streams", "shm"})
         for (const Hook& hook : kHooks) {
@@ -236,11 +248,14 @@ TEST_F(DeviceKeptTest, ABucketDoesNotWaitForGradientsOfLaterOnes) {
                     std::promise<void> computed;
                     if (rank == 1) given.get_future().wait();
                     model.give(1, 1);
-                    if (rank == 0) fake::launch(rank, late, [gate = computed.get_future().share()] { gate.wait(); });
+                    if (rank == 0)
+                        fake::launch(rank, late,
+                                     [gate = computed.get_future().share()] { gate.wait(); });
                     model.context.grad_ready_on(0, late);
                     if (rank == 0) {
                         given.set_value();
-                        const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+                        const auto end =
+                            std::chrono::steady_clock::now() + std::chrono::seconds(10);
                         while (reduced < 2 && std::chrono::steady_clock::now() < end)
                             std::this_thread::sleep_for(std::chrono::milliseconds(1));
                         EXPECT_EQ(reduced, 2) << backend << " " << hook.name;
@@ -254,7 +269,8 @@ TEST_F(DeviceKeptTest, ABucketDoesNotWaitForGradientsOfLaterOnes) {
         }
 }
 
-// The first steps have fewer buckets than the state, as before a rebuild: what is of later ones waits for them.
+// The first steps have fewer buckets than the state, as before a rebuild: what is of later ones
+// waits for them.
 TEST_F(DeviceKeptTest, AStateMayBeOfBucketsThatComeLater) {
     for (const std::vector<int>& devices : {std::vector<int>{0}, std::vector<int>{0, 1}})
         on_ranks({1, "threads"}, [&](int, ddp_group* group) {
@@ -262,9 +278,10 @@ TEST_F(DeviceKeptTest, AStateMayBeOfBucketsThatComeLater) {
             const auto run = [&](const std::vector<int>& where, bool load) {
                 DeviceModel model(group, {900, 900, 900, 900}, false, where);
                 model.context.use_hook("batched_powersgd", "rank=2,start=0");
-                constexpr const char* four = R"({"libddp_plan": 1, "buckets": [["p0"], ["p1"], ["p2"], ["p3"]]})";
-                model.context.adopt_plan(load ? R"({"libddp_plan": 1, "buckets": [["p0", "p2"], ["p1", "p3"]]})"
-                                              : four);
+                constexpr const char* four =
+                    R"({"libddp_plan": 1, "buckets": [["p0"], ["p1"], ["p2"], ["p3"]]})";
+                model.context.adopt_plan(
+                    load ? R"({"libddp_plan": 1, "buckets": [["p0", "p2"], ["p1", "p3"]]})" : four);
                 model.context.commit();
                 if (!load) {
                     for (int s = 0; s < 2; ++s) step(model, 0, s);

@@ -1,4 +1,5 @@
-// PowerSGD where gradients lie on devices: the bits of the same steps on the CPU, as the fake devices compute with its functions.
+// PowerSGD where gradients lie on devices: the bits of the same steps on the CPU, as the fake
+// devices compute with its functions.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -21,9 +22,15 @@ const std::vector<Shape> kShapes{{20, 30}, {13}, {6, 4, 3, 3}, {40, 9}, {7, 5}, 
 // A model like MatrixModel, on a fake device or on the CPU.
 class PlacedModel {
 public:
-    PlacedModel(ddp_group* group, int device, ddp_dtype dtype, bool view, ddp_context_options options)
-        : device_(device), dtype_(dtype), view_(view), borrowed_(group), context(borrowed_, options) {
-        const ddp_device where = on_cpu() ? ddp_device{DDP_DEVICE_CPU, 0} : ddp_device{DDP_DEVICE_CUDA, device};
+    PlacedModel(ddp_group* group, int device, ddp_dtype dtype, bool view,
+                ddp_context_options options)
+        : device_(device),
+          dtype_(dtype),
+          view_(view),
+          borrowed_(group),
+          context(borrowed_, options) {
+        const ddp_device where =
+            on_cpu() ? ddp_device{DDP_DEVICE_CPU, 0} : ddp_device{DDP_DEVICE_CUDA, device};
         if (!on_cpu()) stream_ = fake::make_stream(device);
         for (int i = 0; i < count(); ++i) {
             data_.push_back(allocate(i));
@@ -39,7 +46,8 @@ public:
             desc.data = data_.back();
             desc.grad = own_.back();
             ddp_param id = -1;
-            ddp::detail::call(ddp_register_param, context.get(), static_cast<const ddp_param_desc*>(&desc), &id);
+            ddp::detail::call(ddp_register_param, context.get(),
+                              static_cast<const ddp_param_desc*>(&desc), &id);
         }
         if (!on_cpu()) context.set_stream(where, stream_);
     }
@@ -63,7 +71,9 @@ public:
         for (const std::int64_t extent : shape(i)) size *= extent;
         return {dtype_, size};
     }
-    Numbers gradient(int rank, int step, int i) const { return some_numbers(param(i), rank, step, i); }
+    Numbers gradient(int rank, int step, int i) const {
+        return some_numbers(param(i), rank, step, i);
+    }
 
     void give(int i, const Numbers& numbers) {
         void* memory = grad(i);
@@ -89,7 +99,9 @@ public:
     Bytes bytes(int i) {
         Bytes result(numbers_in(param(i)) * libddp::dtype_size(dtype_));
         void* memory = grad(i);
-        work([memory, &result](auto reach) { std::memcpy(result.data(), reach(memory), result.size()); });
+        work([memory, &result](auto reach) {
+            std::memcpy(result.data(), reach(memory), result.size());
+        });
         if (!on_cpu()) fake::wait(device_, stream_);
         return result;
     }
@@ -102,12 +114,15 @@ private:
         const std::size_t size = numbers_in(param(i)) * libddp::dtype_size(dtype_);
         return on_cpu() ? on_cpu_.emplace_back(size).data() : fake::allocate(device_, size);
     }
-    void* grad(int i) { return view_ ? context.grad_view<void>(i) : own_[static_cast<std::size_t>(i)]; }
+    void* grad(int i) {
+        return view_ ? context.grad_view<void>(i) : own_[static_cast<std::size_t>(i)];
+    }
     // Calls body(reach) where the memory is: reach(pointer) is what can be read and written there.
     template <class Body>
     void work(Body body) {
         if (on_cpu()) return body([](void* memory) { return memory; });
-        fake::launch(device_, stream_, [body] { body([](void* memory) { return fake::alias(memory); }); });
+        fake::launch(device_, stream_,
+                     [body] { body([](void* memory) { return fake::alias(memory); }); });
     }
 
     const int device_;
@@ -142,7 +157,8 @@ protected:
     std::unique_ptr<PlacedModel> model(ddp_group* group, int device, std::uint32_t flags = 0) {
         auto options = buckets_of(3000);
         options.flags = flags;
-        auto m = std::make_unique<PlacedModel>(group, device, GetParam().dtype, GetParam().view, options);
+        auto m = std::make_unique<PlacedModel>(group, device, GetParam().dtype, GetParam().view,
+                                               options);
         m->context.use_hook(GetParam().hook, GetParam().options);
         m->context.commit();
         return m;
@@ -155,12 +171,15 @@ INSTANTIATE_TEST_SUITE_P(
         {Case{1, "shm", "powersgd", "rank=1,start=0,min_rate=0.5"},
          Case{2, "shm", "powersgd", "rank=2,start=0,min_rate=0.5", DDP_F32, false},
          Case{3, "shm", "powersgd", "rank=4,start=1,min_rate=0.5"},
-         Case{2, "tcp", "powersgd", "rank=4,start=0,min_rate=0.5,orthogonalization=gram_schmidt,epsilon=0.01", DDP_F64},
-         Case{3, "tcp", "powersgd", "rank=2,start=0,min_rate=0.5,orthogonalization=qr", DDP_BF16, false},
+         Case{2, "tcp", "powersgd",
+              "rank=4,start=0,min_rate=0.5,orthogonalization=gram_schmidt,epsilon=0.01", DDP_F64},
+         Case{3, "tcp", "powersgd", "rank=2,start=0,min_rate=0.5,orthogonalization=qr", DDP_BF16,
+              false},
          Case{2, "streams", "powersgd", "rank=2,start=0,min_rate=0.5", DDP_F16},
          Case{2, "shm", "powersgd", "rank=2,start=0,min_rate=0.5,warm_start=0"},
          Case{2, "shm", "powersgd", "rank=2,start=0,min_rate=0.5,error_feedback=0"},
-         Case{2, "shm", "powersgd", "rank=1,start=0"}, Case{2, "shm", "fp16(powersgd)", "rank=2,start=0"},
+         Case{2, "shm", "powersgd", "rank=1,start=0"},
+         Case{2, "shm", "fp16(powersgd)", "rank=2,start=0"},
          Case{2, "tcp", "bf16(batched_powersgd)", "rank=2,start=0"},
          Case{2, "shm", "powersgd", "rank=2,start=0,min_rate=0.5", DDP_F32, true, 2},
          Case{1, "shm", "batched_powersgd", "rank=1,start=0"},
@@ -168,10 +187,12 @@ INSTANTIATE_TEST_SUITE_P(
          Case{2, "shm", "batched_powersgd", "rank=2,start=1,min_rate=0.5", DDP_F32, false},
          Case{3, "tcp", "batched_powersgd", "rank=4,start=0,min_rate=0.5", DDP_F64},
          Case{2, "streams", "batched_powersgd", "rank=2,start=0,min_rate=0.5", DDP_F16},
-         Case{2, "shm", "batched_powersgd", "rank=2,start=0,min_rate=0.5,error_feedback=0,warm_start=0"}})),
+         Case{2, "shm", "batched_powersgd",
+              "rank=2,start=0,min_rate=0.5,error_feedback=0,warm_start=0"}})),
     [](const auto& test) {
         const Case& c = test.param;
-        std::string name = std::to_string(test.index) + "_" + c.backend + std::to_string(c.world) + "_" + c.hook;
+        std::string name =
+            std::to_string(test.index) + "_" + c.backend + std::to_string(c.world) + "_" + c.hook;
         for (char& letter : name)
             if (!isalnum(letter)) letter = '_';
         return name;
@@ -204,8 +225,10 @@ TEST_P(DevicePowerSgdTest, AnElementThatIsNotFiniteStaysInItsParameter) {
             for (int i = 0; i < PlacedModel::count(); ++i) {
                 const Numbers wanted = on_cpu->numbers(i), got = on_device->numbers(i);
                 for (std::size_t k = 0; k < wanted.size(); ++k) {
-                    ASSERT_EQ(std::isnan(wanted[k]), std::isnan(got[k])) << "step " << step << ", parameter " << i;
-                    ASSERT_EQ(std::isnan(got[k]), step == 2 && i == 2) << "step " << step << ", parameter " << i;
+                    ASSERT_EQ(std::isnan(wanted[k]), std::isnan(got[k]))
+                        << "step " << step << ", parameter " << i;
+                    ASSERT_EQ(std::isnan(got[k]), step == 2 && i == 2)
+                        << "step " << step << ", parameter " << i;
                     if (std::isnan(got[k])) continue;
                     ASSERT_EQ(got[k], wanted[k]) << "step " << step << ", parameter " << i;
                 }
@@ -235,12 +258,14 @@ TEST_P(DevicePowerSgdTest, WhatIsAbsentWaits) {
 
 TEST_P(DevicePowerSgdTest, AStateGoesFromOnePlaceToAnother) {
     run([&](int rank, ddp_group* group) {
-        const auto on_cpu = model(group, kOnCpu), first = model(group, rank % 2), second = model(group, rank % 2);
+        const auto on_cpu = model(group, kOnCpu), first = model(group, rank % 2),
+                   second = model(group, rank % 2);
         const auto step = [&](PlacedModel& m, int number) {
             m.step([&](int i) { return m.gradient(rank, number, i); });
         };
         for (int s = 0; s < 3; ++s) step(*first, s);
-        for (int s = 0; s < 1; ++s) step(*on_cpu, s), step(*second, s);  // their buckets are those of later steps
+        // their buckets are those of later steps
+        for (int s = 0; s < 1; ++s) step(*on_cpu, s), step(*second, s);
         const StateFile file = first->context.save_hook_state();
         on_cpu->context.load_hook_state(file);
         EXPECT_EQ(on_cpu->context.save_hook_state(), file);
@@ -263,7 +288,8 @@ TEST_P(DevicePowerSgdTest, ADiscardedStepLeavesTheRestUsable) {
         m->context.step_begin();
         if (rank == 0) m->give(5, m->gradient(rank, 1, 5));
         m->context.discard_step();
-        for (int step = 1; step < 4; ++step) m->step([&](int i) { return m->gradient(rank, step, i); });
+        for (int step = 1; step < 4; ++step)
+            m->step([&](int i) { return m->gradient(rank, step, i); });
         for (int i = 0; i < PlacedModel::count(); ++i)
             for (const double x : m->numbers(i)) ASSERT_TRUE(std::isfinite(x));
     });
@@ -288,7 +314,8 @@ TEST_F(DevicesPowerSgdTest, AStepThatFailsLeavesTheErrorOfWhatIsAbsent) {
                     const auto error = [&](int i) {
                         return array_of(m.context.save_hook_state(), "error:p" + std::to_string(i));
                     };
-                    for (int s = 0; s < 2; ++s) m.step([&](int i) { return m.gradient(rank, s, i); });
+                    for (int s = 0; s < 2; ++s)
+                        m.step([&](int i) { return m.gradient(rank, s, i); });
                     const StateFile before[] = {error(0), error(3)};
                     EXPECT_FALSE(before[0].empty() || before[0] == StateFile(before[0].size()));
                     m.context.step_begin();
@@ -326,11 +353,14 @@ TEST_F(DevicesPowerSgdTest, OneModelOnTwoDevicesAndTheCpu) {
                 float* grad = nullptr;
                 const int d = device_of(i);
                 if (d < 0)
-                    grad = reinterpret_cast<float*>(memory.emplace_back(24 * 30 * sizeof(float)).data());
+                    grad = reinterpret_cast<float*>(
+                        memory.emplace_back(24 * 30 * sizeof(float)).data());
                 else
-                    on_device.push_back(grad = static_cast<float*>(fake::allocate(d, 24 * 30 * sizeof(float))));
+                    on_device.push_back(
+                        grad = static_cast<float*>(fake::allocate(d, 24 * 30 * sizeof(float))));
                 grads.push_back(grad);
-                const ddp_device where = d < 0 ? ddp_device{DDP_DEVICE_CPU, 0} : ddp_device{DDP_DEVICE_CUDA, d};
+                const ddp_device where =
+                    d < 0 ? ddp_device{DDP_DEVICE_CPU, 0} : ddp_device{DDP_DEVICE_CUDA, d};
                 context.add_param<float>("p" + std::to_string(i), shape, nullptr, grad, where);
                 if (d >= 0) context.set_stream(where, streams[d]);
             }
@@ -346,15 +376,18 @@ TEST_F(DevicesPowerSgdTest, OneModelOnTwoDevicesAndTheCpu) {
                         std::memcpy(grad, values.data(), values.size());
                         context.grad_ready(i);
                     } else {
-                        fake::launch(d, streams[d],
-                                     [grad, values] { std::memcpy(fake::alias(grad), values.data(), values.size()); });
+                        fake::launch(d, streams[d], [grad, values] {
+                            std::memcpy(fake::alias(grad), values.data(), values.size());
+                        });
                         context.grad_ready_on(i, streams[d]);
                     }
                 }
                 context.finalize();
                 for (int i = 0; i < 3; ++i) {
-                    const auto* bytes = reinterpret_cast<const std::byte*>(grads[static_cast<std::size_t>(i)]);
-                    if (device_of(i) >= 0) bytes = static_cast<const std::byte*>(fake::alias(bytes));
+                    const auto* bytes =
+                        reinterpret_cast<const std::byte*>(grads[static_cast<std::size_t>(i)]);
+                    if (device_of(i) >= 0)
+                        bytes = static_cast<const std::byte*>(fake::alias(bytes));
                     seen.add(devices ? 1 : 0, Bytes(bytes, bytes + 24 * 30 * sizeof(float)));
                 }
             }

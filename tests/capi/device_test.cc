@@ -1,4 +1,5 @@
-// Parameters on devices, played by fake ones: the same steps as on the CPU, whatever carries the data.
+// Parameters on devices, played by fake ones: the same steps as on the CPU, whatever carries the
+// data.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -61,20 +62,23 @@ protected:
         return result;
     }
     void expect_means(DeviceModel& model, int step) {
-        for (int p = 0; p < model.count(); ++p) EXPECT_TRUE(model.holds(p, mean(world(), p, step))) << "step " << step;
+        for (int p = 0; p < model.count(); ++p)
+            EXPECT_TRUE(model.holds(p, mean(world(), p, step))) << "step " << step;
     }
 };
 
 INSTANTIATE_TEST_SUITE_P(
     All, DeviceStepTest,
     testing::ValuesIn(fewer_if_sanitized<Case>(
-        {Case{1, "streams", true, {0}}, Case{1, "shm", false, {0, 1}}, Case{2, "streams", false, {0}},
-         Case{2, "streams", true, {0, 1}, DDP_GROUP_NO_MATCH_CHECK}, Case{3, "streams", true, {0, -1}},
-         Case{4, "streams", false, {0, 1}}, Case{2, "threads", true, {0}}, Case{3, "threads-plain", false, {0, 1}},
+        {Case{1, "streams", true, {0}}, Case{1, "shm", false, {0, 1}},
+         Case{2, "streams", false, {0}}, Case{2, "streams", true, {0, 1}, DDP_GROUP_NO_MATCH_CHECK},
+         Case{3, "streams", true, {0, -1}}, Case{4, "streams", false, {0, 1}},
+         Case{2, "threads", true, {0}}, Case{3, "threads-plain", false, {0, 1}},
          Case{4, "threads-plain", true, {0}}, Case{2, "threads-caller", false, {0}},
-         Case{2, "threads-single", true, {0, -1}}, Case{2, "tcp", false, {0}}, Case{4, "tcp", true, {0, 1}},
-         Case{2, "shm", true, {0}}, Case{3, "shm", false, {0, -1}}, Case{2, "threads", false, {0, 1}, 0, 2},
-         Case{2, "streams", true, {0}, 0, 2}, Case{3, "streams", false, {0, -1}, 0, 0, DDP_PARAM_IN_PLACE},
+         Case{2, "threads-single", true, {0, -1}}, Case{2, "tcp", false, {0}},
+         Case{4, "tcp", true, {0, 1}}, Case{2, "shm", true, {0}}, Case{3, "shm", false, {0, -1}},
+         Case{2, "threads", false, {0, 1}, 0, 2}, Case{2, "streams", true, {0}, 0, 2},
+         Case{3, "streams", false, {0, -1}, 0, 0, DDP_PARAM_IN_PLACE},
          Case{2, "shm", false, {0}, 0, 0, DDP_PARAM_IN_PLACE}})),
     [](const auto& test) {
         const Case& c = test.param;
@@ -108,10 +112,12 @@ TEST_P(DeviceStepTest, StepsAverageOverTheRanks) {
 // When everything is said the device has not even begun.
 TEST_P(DeviceStepTest, AGradientThatIsWrittenLateIsInTheSum) {
     run([&](int rank, ddp_group* group) {
-        DeviceModel model(group, {5, 3, 300}, view(), {rank % 2}, with(DDP_CONTEXT_NO_REBUILD), 1, param_flags());
+        DeviceModel model(group, {5, 3, 300}, view(), {rank % 2}, with(DDP_CONTEXT_NO_REBUILD), 1,
+                          param_flags());
         model.context.commit();
         for (int step = 0; step < 2; ++step) {
-            fake::launch(rank % 2, model.stream(0), [] { std::this_thread::sleep_for(std::chrono::milliseconds(30)); });
+            fake::launch(rank % 2, model.stream(0),
+                         [] { std::this_thread::sleep_for(std::chrono::milliseconds(30)); });
             for (int p : {2, 1, 0}) model.give(p, gradient(rank, p, step));
             model.context.finalize_on(model.stream(0));
             expect_means(model, step);
@@ -124,7 +130,8 @@ TEST_P(DeviceStepTest, ThreadsAnnounceAtOnceOnTheirOwnStreams) {
         const int device = rank % 2;
         void* const streams[] = {fake::make_stream(device), fake::make_stream(device)};
         {
-            DeviceModel model(group, {5, 300, 7, 64, 9, 1}, view(), {device}, with(0), 1, param_flags());
+            DeviceModel model(group, {5, 300, 7, 64, 9, 1}, view(), {device}, with(0), 1,
+                              param_flags());
             model.context.commit();
             for (int step = 0; step < 3; ++step) {
                 model.context.step_begin();
@@ -135,10 +142,12 @@ TEST_P(DeviceStepTest, ThreadsAnnounceAtOnceOnTheirOwnStreams) {
                     threads.emplace_back([&, half] {
                         for (int p = 5 - half; p >= 0; p -= 2) {
                             auto* grad = grads[static_cast<std::size_t>(p)];
-                            fake::launch(device, streams[half], [grad, n = model.size(p), v = gradient(rank, p, step)] {
-                                for (std::size_t k = 0; k < n; ++k)
-                                    fake::at<float>(grad)[k] = v + static_cast<float>(k);
-                            });
+                            fake::launch(device, streams[half],
+                                         [grad, n = model.size(p), v = gradient(rank, p, step)] {
+                                             for (std::size_t k = 0; k < n; ++k)
+                                                 fake::at<float>(grad)[k] =
+                                                     v + static_cast<float>(k);
+                                         });
                             model.context.grad_ready_on(p, streams[half]);
                         }
                     });
@@ -159,8 +168,8 @@ TEST_P(DeviceStepTest, EveryStreamOfAGradientIsWaitedFor) {
         auto* shared = static_cast<float*>(fake::allocate(device, 8));
         {
             DeviceModel model(group, {5, 300}, view(), {device}, with(0), 1, param_flags());
-            const ddp_param tied =
-                model.context.add_param<float>("tied", {2}, nullptr, shared, {DDP_DEVICE_CUDA, device}, 0, 2);
+            const ddp_param tied = model.context.add_param<float>("tied", {2}, nullptr, shared,
+                                                                  {DDP_DEVICE_CUDA, device}, 0, 2);
             model.context.commit();
             for (int step = 0; step < 2; ++step) {
                 model.context.step_begin();
@@ -173,7 +182,8 @@ TEST_P(DeviceStepTest, EveryStreamOfAGradientIsWaitedFor) {
                 }
                 for (int p : {1, 0}) model.give(p, 1);
                 model.context.finalize();
-                for (int half : {0, 1}) EXPECT_NEAR(fake::at<float>(shared)[half], world() - 1, 1e-5);
+                for (int half : {0, 1})
+                    EXPECT_NEAR(fake::at<float>(shared)[half], world() - 1, 1e-5);
             }
         }
         fake::free_stream(other);
@@ -216,8 +226,8 @@ TEST_P(DeviceStepTest, UnsyncedStepsAddUp) {
 TEST_P(DeviceStepTest, UnusedParametersCountAsZero) {
     for (const std::uint32_t more : {0u, std::uint32_t{DDP_CONTEXT_SKIP_UNUSED_BUCKETS}})
         run([&](int rank, ddp_group* group) {
-            DeviceModel model(group, {5, 3, 300}, view(), devices(rank), with(DDP_CONTEXT_FIND_UNUSED | more), 1,
-                              param_flags());
+            DeviceModel model(group, {5, 3, 300}, view(), devices(rank),
+                              with(DDP_CONTEXT_FIND_UNUSED | more), 1, param_flags());
             model.context.commit();
             for (int step = 0; step < 3; ++step) {
                 model.context.step_begin();
@@ -231,19 +241,22 @@ TEST_P(DeviceStepTest, UnusedParametersCountAsZero) {
                 EXPECT_TRUE(model.holds(2, gradient(rank, 2, step)));
                 const auto values = model.read(1);
                 for (std::size_t k = 0; k < values.size(); ++k)
-                    EXPECT_NEAR(values[k], (gradient(0, 1, step) + static_cast<float>(k)) / static_cast<float>(world()),
+                    EXPECT_NEAR(values[k],
+                                (gradient(0, 1, step) + static_cast<float>(k)) /
+                                    static_cast<float>(world()),
                                 1e-4);
             }
         });
 }
 
-// The program adds to gradients over two synced steps. Parameter 1 is used by all and then by rank 0 only, parameter 2 at
-// first only.
+// The program adds to gradients over two synced steps. Parameter 1 is used by all and then by rank
+// 0 only, parameter 2 at first only.
 TEST_P(DeviceStepTest, UnusedParametersCountWithWhatTheyHold) {
     for (const std::uint32_t more : {0u, std::uint32_t{DDP_CONTEXT_SKIP_UNUSED_BUCKETS}})
         run([&](int rank, ddp_group* group) {
             DeviceModel model(group, {5, 3, 300}, view(), devices(rank),
-                              with(DDP_CONTEXT_FIND_UNUSED | DDP_CONTEXT_ACCUMULATE | more), 1, param_flags());
+                              with(DDP_CONTEXT_FIND_UNUSED | DDP_CONTEXT_ACCUMULATE | more), 1,
+                              param_flags());
             model.context.commit();
             model.context.step_begin();
             for (int p = 0; p < 3; ++p) model.give(p, gradient(rank, p, 0));
@@ -251,23 +264,26 @@ TEST_P(DeviceStepTest, UnusedParametersCountWithWhatTheyHold) {
             model.context.step_begin();
             const std::vector<float> before = model.read(2);
             for (int p = 0; p < 2; ++p)
-                if (p == 0 || rank == 0) model.give(p, static_cast<float>(mean(world(), p, 0)) + gradient(rank, p, 1));
+                if (p == 0 || rank == 0)
+                    model.give(p, static_cast<float>(mean(world(), p, 0)) + gradient(rank, p, 1));
             if (rank == 0) model.context.mark_unused({2});
             model.finalize();
             // fill() adds 0, 1, 2, ...
             EXPECT_TRUE(model.holds(0, mean(world(), 0, 0) + mean(world(), 0, 1)));
-            EXPECT_TRUE(model.holds(1, mean(world(), 1, 0) + gradient(0, 1, 1) / static_cast<float>(world()), 1e-3));
+            EXPECT_TRUE(model.holds(
+                1, mean(world(), 1, 0) + gradient(0, 1, 1) / static_cast<float>(world()), 1e-3));
             EXPECT_EQ(model.read(2), before);
         });
 }
 
 TEST_P(DeviceStepTest, WeightsAndJoin) {
     run([&](int rank, ddp_group* group) {
-        DeviceModel model(group, {5, 300}, view(), devices(rank), with(DDP_CONTEXT_JOIN, DDP_REDUCTION_WEIGHTED_MEAN),
-                          1, param_flags());
+        DeviceModel model(group, {5, 300}, view(), devices(rank),
+                          with(DDP_CONTEXT_JOIN, DDP_REDUCTION_WEIGHTED_MEAN), 1, param_flags());
         model.context.commit();
         double weighted = 0, total = 0;
-        for (int r = 0; r < world(); ++r) weighted += (r + 1) * double{gradient(r, 0, 0)}, total += r + 1;
+        for (int r = 0; r < world(); ++r)
+            weighted += (r + 1) * double{gradient(r, 0, 0)}, total += r + 1;
         model.context.set_weight(rank + 1);
         model.context.step_begin();
         for (int p : {1, 0}) model.give(p, gradient(rank, 0, 0));
@@ -317,19 +333,21 @@ TEST_P(DeviceStepTest, ValuesAreAveragedAndBuffersSent) {
         const int device = rank % 2;
         auto* buffer = static_cast<float*>(fake::allocate(device, 8));
         {
-            DeviceModel model(group, {5, 300}, view(), devices(rank), with(DDP_CONTEXT_NO_INITIAL_BROADCAST), 1,
-                              param_flags());
+            DeviceModel model(group, {5, 300}, view(), devices(rank),
+                              with(DDP_CONTEXT_NO_INITIAL_BROADCAST), 1, param_flags());
             void* stream = model.stream(0);
             if (model.device(0) != device) {
                 fake::release(buffer);
                 buffer = static_cast<float*>(fake::allocate(model.device(0), 8));
             }
-            model.context.add_buffer<float>("running mean", {2}, buffer, {DDP_DEVICE_CUDA, model.device(0)});
+            model.context.add_buffer<float>("running mean", {2}, buffer,
+                                            {DDP_DEVICE_CUDA, model.device(0)});
             model.context.commit();
             for (int p : {1, 0}) model.give(p, 1);
             model.finalize();
-            fake::launch(model.device(0), stream,
-                         [buffer, rank] { fake::at<float>(buffer)[1] = static_cast<float>(rank + 9); });
+            fake::launch(model.device(0), stream, [buffer, rank] {
+                fake::at<float>(buffer)[1] = static_cast<float>(rank + 9);
+            });
             model.context.step_begin();
             for (int p : {1, 0}) model.set_value(p, gradient(rank, p, 0));
             ASSERT_EQ(ddp_average_parameters(model.context.get(), nullptr, nullptr), DDP_OK);
@@ -395,7 +413,8 @@ TEST_F(DeviceTest, DevicesAreCounted) {
                      {"no device: the test took them away"},
                      calling(ddp_device_count, DDP_DEVICE_CUDA, &devices)}});
     fake::set_device_count(2);
-    expect_refused({{"kind", DDP_ERROR_UNSUPPORTED, {"kind 7"}, calling(ddp_device_count, 7, &devices)}});
+    expect_refused(
+        {{"kind", DDP_ERROR_UNSUPPORTED, {"kind 7"}, calling(ddp_device_count, 7, &devices)}});
 }
 
 }  // namespace device_test

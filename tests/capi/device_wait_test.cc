@@ -41,13 +41,16 @@ public:
         return model.device(p) < 0 ? nullptr : streams_[model.device(p)];
     }
     void wait_on(DeviceModel& model, int p) const { model.context.wait_on(p, stream(model, p)); }
-    bool holds(DeviceModel& model, int p, double value) const { return model.holds_on(p, stream(model, p), value); }
+    bool holds(DeviceModel& model, int p, double value) const {
+        return model.holds_on(p, stream(model, p), value);
+    }
 
 private:
     void* const streams_[2];
 };
 
-class DeviceWaitTest : public DeviceTest, public testing::WithParamInterface<std::tuple<const char*, bool>> {
+class DeviceWaitTest : public DeviceTest,
+                       public testing::WithParamInterface<std::tuple<const char*, bool>> {
 protected:
     void run(const std::function<void(int rank, ddp_group* group)>& body) {
         on_ranks({kWorld, std::get<0>(GetParam())}, body);
@@ -60,7 +63,8 @@ protected:
 };
 
 INSTANTIATE_TEST_SUITE_P(All, DeviceWaitTest,
-                         testing::Combine(testing::Values("streams", "threads", "tcp", "shm"), testing::Bool()),
+                         testing::Combine(testing::Values("streams", "threads", "tcp", "shm"),
+                                          testing::Bool()),
                          [](const auto& test) {
                              return std::string(std::get<0>(test.param)) +
                                     (std::get<1>(test.param) ? "_view" : "_copy");
@@ -83,7 +87,8 @@ TEST_P(DeviceWaitTest, OtherStreamsWaitForEachParameter) {
                 model.context.finalize();
             else
                 model.finalize();
-            for (int p : {3, 2, 1, 0}) EXPECT_TRUE(model.holds(p, mean(p, step))) << "step " << step;
+            for (int p : {3, 2, 1, 0})
+                EXPECT_TRUE(model.holds(p, mean(p, step))) << "step " << step;
         }
         const ddp::Context::NoSync local(model.context);
         for (int p : {3, 2, 1, 0}) model.give(p, gradient(rank, p, 5));
@@ -106,7 +111,9 @@ TEST_P(DeviceWaitTest, OtherStreamsWaitForAnUnusedParameter) {
         elsewhere.wait_on(model, 1);
         const auto values = model.read_on(1, elsewhere.stream(model, 1));
         for (std::size_t k = 0; k < values.size(); ++k)
-            EXPECT_NEAR(values[k], (gradient(0, 1, 0) + static_cast<float>(k)) / static_cast<float>(kWorld), 1e-4);
+            EXPECT_NEAR(values[k],
+                        (gradient(0, 1, 0) + static_cast<float>(k)) / static_cast<float>(kWorld),
+                        1e-4);
         model.finalize();
     });
 }
@@ -134,13 +141,14 @@ TEST_P(DeviceWaitTest, CallbacksRunInTheOrderOfAnotherStream) {
     });
 }
 
-// The host or a stream that waits goes on while a later bucket is on its way: rank 1 computes it only when rank 0 has
-// seen the one before.
+// The host or a stream that waits goes on while a later bucket is on its way: rank 1 computes it
+// only when rank 0 has seen the one before.
 using DeviceFinalTest = DeviceTest;
 
 TEST_F(DeviceFinalTest, AParameterIsFinalBeforeLaterBuckets) {
     std::promise<void> seen[2];
-    const std::shared_future<void> later[2] = {seen[0].get_future().share(), seen[1].get_future().share()};
+    const std::shared_future<void> later[2] = {seen[0].get_future().share(),
+                                               seen[1].get_future().share()};
     on_ranks({kWorld, "streams"}, [&](int rank, ddp_group* group) {
         DeviceModel model(group, {64, 3000}, rank == 0, {rank}, with(DDP_CONTEXT_NO_REBUILD));
         const Elsewhere elsewhere;
@@ -149,7 +157,8 @@ TEST_F(DeviceFinalTest, AParameterIsFinalBeforeLaterBuckets) {
             std::promise<void> says;  // also if something throws
             if (rank == 0) says = std::move(seen[step]);
             model.give(1, gradient(rank, 1, step));
-            if (rank == 1) fake::launch(rank, model.stream(0), [gate = later[step]] { gate.wait(); });
+            if (rank == 1)
+                fake::launch(rank, model.stream(0), [gate = later[step]] { gate.wait(); });
             model.give(0, gradient(rank, 0, step));
             model.context.finalize_async();
             if (rank == 0) {

@@ -1,4 +1,5 @@
-// ddp::Elastic, with a rank alone. Several ranks are tested in tests/unit/elastic and tests/dist/elastic.
+// ddp::Elastic, with a rank alone. Several ranks are tested in tests/unit/elastic and
+// tests/dist/elastic.
 #include <algorithm>
 #include <limits>
 #include <string>
@@ -97,11 +98,12 @@ struct Training : Job {
     }
     void log_loss() {
         float loss = 1;
-        ddp::detail::call(ddp_allreduce, elastic.group(), &loss, &loss, std::size_t{1}, DDP_F32, DDP_SUM,
-                          static_cast<ddp_work**>(nullptr));
+        ddp::detail::call(ddp_allreduce, elastic.group(), &loss, &loss, std::size_t{1}, DDP_F32,
+                          DDP_SUM, static_cast<ddp_work**>(nullptr));
     }
 
-    std::vector<float> value = std::vector<float>(3), gradient = value, momentum = value, seen = value;
+    std::vector<float> value = std::vector<float>(3), gradient = value, momentum = value,
+                       seen = value;
     ddp::Context context{elastic.group()};
     ddp_param param = -1;
 };
@@ -147,8 +149,9 @@ TEST(ElasticStep, WhereNoCopyIsKeptOneThatMayHaveBeenAppliedIsAnError) {
         ADD_FAILURE() << "it began again";
     } catch (const ddp::Error& error) {
         EXPECT_EQ(error.status(), DDP_ERROR_INVALID_STATE);
-        EXPECT_NE(std::string(error.what()).find("step 3 had its mean gradients and was not committed"),
-                  std::string::npos)
+        EXPECT_NE(
+            std::string(error.what()).find("step 3 had its mean gradients and was not committed"),
+            std::string::npos)
             << error.what();
     }
 }
@@ -181,7 +184,8 @@ TEST(ElasticStep, IsCommittedOnce) {
     EXPECT_EQ(job.elastic.begin().step, 1);
 }
 
-// A function of the program may update a parameter before ddp_finalize returns, and so before another rank is lost.
+// A function of the program may update a parameter before ddp_finalize returns, and so before
+// another rank is lost.
 TEST(ElasticStep, WhatWasAppliedBeforeItsEndIsUndone) {
     Training job;
     const auto apply = [](void* training, ddp_param, std::int32_t, ddp_error**) -> ddp_status {
@@ -223,7 +227,8 @@ TEST(ElasticStep, WhatWasAppliedParameterByParameterIsUndone) {
     EXPECT_EQ(std::tuple(job.value, job.momentum), before);
 }
 
-// Accumulated gradients are no part of the state: a loss takes the job back to the step after the last synced one.
+// Accumulated gradients are no part of the state: a loss takes the job back to the step after the
+// last synced one.
 TEST(ElasticStep, AWindowOfAccumulationIsUndoneAsAWhole) {
     Training job;
     const auto accumulate = [&job] {
@@ -296,9 +301,11 @@ TEST(ElasticStep, OneOfTheWarmUpOfAnAveragerIsUndone) {
     Training job;
     const std::int64_t period = 5;
     ddp_averager* averager = nullptr;
-    ddp::detail::call(ddp_averager_create, job.context.get(), &period, static_cast<const std::int32_t*>(nullptr),
-                      std::size_t{1}, std::int64_t{3}, &averager);
-    ddp::detail::call(ddp_averager_set_outer, averager, static_cast<const ddp_outer_options*>(nullptr));
+    ddp::detail::call(ddp_averager_create, job.context.get(), &period,
+                      static_cast<const std::int32_t*>(nullptr), std::size_t{1}, std::int64_t{3},
+                      &averager);
+    ddp::detail::call(ddp_averager_set_outer, averager,
+                      static_cast<const ddp_outer_options*>(nullptr));
     ddp::detail::call(ddp_elastic_add_averager, job.elastic.get(), averager);
     const std::vector<float> before = job.value;
     EXPECT_EQ(job.elastic.begin().step, 0);
@@ -313,7 +320,8 @@ TEST(ElasticStep, OneOfTheWarmUpOfAnAveragerIsUndone) {
 
 TEST(ShardRange, SharesAreContiguousAndDifferByAtMostOne) {
     for (const std::int64_t count : {0L, 1L, 5L, 64L, std::numeric_limits<std::int64_t>::max()})
-        for (const std::int32_t world : {1, 2, 3, 7, 65, std::numeric_limits<std::int32_t>::max()}) {
+        for (const std::int32_t world :
+             {1, 2, 3, 7, 65, std::numeric_limits<std::int32_t>::max()}) {
             std::int64_t before = 0;
             for (std::int32_t rank = 0; rank < std::min(world, 100); ++rank) {
                 const ddp::Shard share = ddp::shard_range(count, rank, world);
@@ -331,7 +339,10 @@ TEST(ShardRange, RefusesWhatIsNoRankOfAWorld) {
     expect_refused({
         {"count", kInvalid, {"count is -1"}, calling(ddp_shard_range, -1, 0, 1, &begin, &end)},
         {"rank", kInvalid, {"rank is -1"}, calling(ddp_shard_range, 1, -1, 1, &begin, &end)},
-        {"rank", kInvalid, {"rank is 2", "world_size 2"}, calling(ddp_shard_range, 1, 2, 2, &begin, &end)},
+        {"rank",
+         kInvalid,
+         {"rank is 2", "world_size 2"},
+         calling(ddp_shard_range, 1, 2, 2, &begin, &end)},
         {"world", kInvalid, {"world_size 0"}, calling(ddp_shard_range, 1, 0, 0, &begin, &end)},
         null_argument("ddp_shard_range", "begin", calling(ddp_shard_range, 1, 0, 1, nullptr, &end)),
         null_argument("ddp_shard_range", "end", calling(ddp_shard_range, 1, 0, 1, &begin, nullptr)),

@@ -1,5 +1,5 @@
-// A context with a dense and a factored parameter, and integer factors whose products and means over 1, 2, 3 and 4 ranks
-// are exact.
+// A context with a dense and a factored parameter, and integer factors whose products and means
+// over 1, 2, 3 and 4 ranks are exact.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -17,11 +17,13 @@
 #include "support/model.h"
 #include "support/ranks.h"
 
-// The factored parameter is a kN x kM matrix; factors of fewer than kFewer rows are smaller. The dense one comes first.
+// The factored parameter is a kN x kM matrix; factors of fewer than kFewer rows are smaller. The
+// dense one comes first.
 constexpr std::size_t kN = 12, kM = 10, kFewer = 6, kHead = 5;
 
 inline float left_value(int rank, int step, std::size_t row, std::size_t i) {
-    return static_cast<float>(12 * ((rank + 1) * static_cast<int>(i + 1) % 7 + static_cast<int>(row) - step % 3));
+    return static_cast<float>(
+        12 * ((rank + 1) * static_cast<int>(i + 1) % 7 + static_cast<int>(row) - step % 3));
 }
 inline float right_value(int rank, int step, std::size_t row, std::size_t j) {
     return static_cast<float>(static_cast<int>(j * (row + 1)) % 5 - 2 * rank + step);
@@ -56,18 +58,24 @@ struct Dense {
         for (std::size_t row = 0; row * kN < f.left.size(); ++row)
             for (std::size_t i = 0; i < kN; ++i)
                 for (std::size_t j = 0; j < kM; ++j)
-                    values[i * kM + j] += static_cast<double>(f.left[row * kN + i]) * f.right[row * kM + j];
+                    values[i * kM + j] +=
+                        static_cast<double>(f.left[row * kN + i]) * f.right[row * kM + j];
     }
     void add(int rank, std::size_t rows, int step) { add(factors_of(rank, rows, step)); }
     void add_real(int rank, std::size_t rows) { add(real_factors_of(rank, rows)); }
 };
 
 struct Rank {
-    Rank(int rank_, int world_, ddp_group* group, bool view, const ddp_context_options& options, std::uint32_t uses)
-        : rank(rank_), world(world_), borrowed(group), context(borrowed, options), own_(view ? 0 : kN * kM) {
+    Rank(int rank_, int world_, ddp_group* group, bool view, const ddp_context_options& options,
+         std::uint32_t uses)
+        : rank(rank_),
+          world(world_),
+          borrowed(group),
+          context(borrowed, options),
+          own_(view ? 0 : kN * kM) {
         context.add_param<float>("head", {kHead}, nullptr, head_);
-        context.add_param<float>("weight", {kN, 2, kM / 2}, nullptr, own_.empty() ? nullptr : own_.data(),
-                                 DDP_PARAM_FACTORED, uses);
+        context.add_param<float>("weight", {kN, 2, kM / 2}, nullptr,
+                                 own_.empty() ? nullptr : own_.data(), DDP_PARAM_FACTORED, uses);
         context.commit();
     }
 
@@ -90,13 +98,15 @@ struct Rank {
     void give_real(std::size_t rows) { give(real_factors_of(rank, rows), rows); }
     void give_infinity(std::size_t rows) {
         const float infinity = std::numeric_limits<float>::infinity();
-        give({std::vector<float>(rows * kN, infinity), std::vector<float>(rows * kM, infinity)}, rows);
+        give({std::vector<float>(rows * kN, infinity), std::vector<float>(rows * kM, infinity)},
+             rows);
     }
     // The same gradient, in its place.
     void give_whole(std::size_t rows, int number) {
         Dense mine;
         mine.add(rank, rows, number);
-        for (std::size_t i = 0; i < kN * kM; ++i) gradient()[i] = static_cast<float>(mine.values[i]);
+        for (std::size_t i = 0; i < kN * kM; ++i)
+            gradient()[i] = static_cast<float>(mine.values[i]);
         context.grad_ready(1);
     }
 
@@ -105,11 +115,13 @@ struct Rank {
             ASSERT_EQ(gradient()[i], static_cast<float>(sum.values[i] / world)) << "element " << i;
     }
     void expect_sum(const Dense& sum) {
-        for (std::size_t i = 0; i < kN * kM; ++i) ASSERT_EQ(gradient()[i], static_cast<float>(sum.values[i]));
+        for (std::size_t i = 0; i < kN * kM; ++i)
+            ASSERT_EQ(gradient()[i], static_cast<float>(sum.values[i]));
     }
     void expect_near(const Dense& sum, int count) {
         for (std::size_t i = 0; i < kN * kM; ++i)
-            ASSERT_NEAR(gradient()[i], sum.values[i] / count, 1e-5 * std::fabs(sum.values[i]) + 1e-5)
+            ASSERT_NEAR(gradient()[i], sum.values[i] / count,
+                        1e-5 * std::fabs(sum.values[i]) + 1e-5)
                 << "element " << i;
     }
 

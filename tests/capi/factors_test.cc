@@ -15,11 +15,12 @@ using testing::ElementsAre;
 
 namespace factors_test {
 
-INSTANTIATE_TEST_SUITE_P(All, FactorsTest,
-                         testing::Combine(testing::Values(Ranks{1, "threads"}, Ranks{2, "threads"},
-                                                          Ranks{3, "threads-plain"}, Ranks{4, "threads-single"},
-                                                          Ranks{3, "threads-caller"}, Ranks{3, "tcp"}, Ranks{3, "shm"}),
-                                          testing::Bool()));
+INSTANTIATE_TEST_SUITE_P(
+    All, FactorsTest,
+    testing::Combine(testing::Values(Ranks{1, "threads"}, Ranks{2, "threads"},
+                                     Ranks{3, "threads-plain"}, Ranks{4, "threads-single"},
+                                     Ranks{3, "threads-caller"}, Ranks{3, "tcp"}, Ranks{3, "shm"}),
+                     testing::Bool()));
 
 TEST_P(FactorsTest, FewRowsAreGatheredAndManyMultipliedFirst) {
     run([&](Rank& r) {
@@ -27,7 +28,8 @@ TEST_P(FactorsTest, FewRowsAreGatheredAndManyMultipliedFirst) {
             const auto before = r.sent();
             r.step([&] { r.give(rows, static_cast<int>(rows)); });
             Dense expected;
-            for (int other = 0; other < world(); ++other) expected.add(other, rows, static_cast<int>(rows));
+            for (int other = 0; other < world(); ++other)
+                expected.add(other, rows, static_cast<int>(rows));
             r.expect_mean(expected);
             const std::size_t one = rows < kFewer ? rows * (kN + kM) : kN * kM;
             EXPECT_EQ(r.sent() - before, sizeof(float) * (one + kHead)) << rows << " rows";
@@ -54,13 +56,16 @@ TEST_P(FactorsTest, RanksMayHaveDifferentNumbersOfRows) {
 TEST_P(FactorsTest, AnyRankMayGiveAWholeGradientInAnyStep) {
     run([&](Rank& r) {
         for (int step = 0; step < 4; ++step) {  // rank 0 does; the last; all; none
-            const bool whole = step == 0 ? r.rank == 0 : step == 1 ? r.rank == world() - 1 : step == 2;
+            const bool whole = step == 0   ? r.rank == 0
+                               : step == 1 ? r.rank == world() - 1
+                                           : step == 2;
             const auto before = r.sent();
             r.step([&] { whole ? r.give_whole(2, step) : r.give(2, step); });
             Dense expected;
             for (int other = 0; other < world(); ++other) expected.add(other, 2, step);
             r.expect_mean(expected);
-            EXPECT_EQ(r.sent() - before, sizeof(float) * ((step < 3 ? kN * kM : 2 * (kN + kM)) + kHead));
+            EXPECT_EQ(r.sent() - before,
+                      sizeof(float) * ((step < 3 ? kN * kM : 2 * (kN + kM)) + kHead));
         }
     });
 }
@@ -137,17 +142,19 @@ TEST_P(FactorsTest, SeveralUsesAddUp) {
             }
             EXPECT_EQ(facts_of([&] { r.step([&] { r.give(1, 0), r.give(1, 0), r.give(1, 0); }); }),
                       (Facts{DDP_ERROR_INVALID_STATE, -1, 1, 0, 3}));
-            r.context.discard_step();  // a rank that frees its context in the middle of a step ends the group
+            // a rank that frees its context in the middle of a step ends the group
+            r.context.discard_step();
         },
         0, DDP_REDUCTION_MEAN, 2);
 }
 
 TEST_P(FactorsTest, UnusedOnSomeRanksOrAll) {
-    for (std::uint32_t flags :
-         {0u, std::uint32_t{DDP_CONTEXT_SKIP_UNUSED_BUCKETS}, std::uint32_t{DDP_CONTEXT_KEEP_LOCAL_UNUSED}})
+    for (std::uint32_t flags : {0u, std::uint32_t{DDP_CONTEXT_SKIP_UNUSED_BUCKETS},
+                                std::uint32_t{DDP_CONTEXT_KEEP_LOCAL_UNUSED}})
         run(
             [&](Rank& r) {
-                for (int step = 0; step < 6; ++step) {  // used by all, by the last rank only, by none; marked or not
+                // used by all, by the last rank only, by none; marked or not
+                for (int step = 0; step < 6; ++step) {
                     const int way = step % 3;
                     const bool uses = way == 0 || (way == 1 && r.rank == world() - 1);
                     std::fill_n(r.gradient(), kN * kM, 7.0f);
@@ -163,7 +170,8 @@ TEST_P(FactorsTest, UnusedOnSomeRanksOrAll) {
                         continue;
                     }
                     Dense expected;
-                    for (int other = way == 0 ? 0 : world() - 1; other < world(); ++other) expected.add(other, 2, step);
+                    for (int other = way == 0 ? 0 : world() - 1; other < world(); ++other)
+                        expected.add(other, 2, step);
                     r.expect_mean(expected);
                 }
             },
@@ -224,7 +232,8 @@ TEST_P(FactorsTest, WeightedMeans) {
         [&](Rank& r) {
             for (std::size_t rows : {2u, 8u})
                 for (int whole = 0; whole < 2; ++whole) {
-                    // Weights 0, 1, 2, 3; alone: 1. The gradient of a rank of weight 0 is not even looked at.
+                    // Weights 0, 1, 2, 3; alone: 1. The gradient of a rank of weight 0 is not even
+                    // looked at.
                     const auto weight = [this](int rank) { return world() == 1 ? 1 : rank; };
                     r.context.set_weight(weight(r.rank));
                     r.step([&] {
@@ -241,10 +250,12 @@ TEST_P(FactorsTest, WeightedMeans) {
                         Dense one;
                         one.add(other, rows, 4);
                         total += weight(other);
-                        for (std::size_t i = 0; i < expected.size(); ++i) expected[i] += weight(other) * one.values[i];
+                        for (std::size_t i = 0; i < expected.size(); ++i)
+                            expected[i] += weight(other) * one.values[i];
                     }
                     for (std::size_t i = 0; i < expected.size(); ++i)
-                        ASSERT_NEAR(r.gradient()[i], expected[i] / total, 1e-5 * std::fabs(expected[i]) + 1e-5);
+                        ASSERT_NEAR(r.gradient()[i], expected[i] / total,
+                                    1e-5 * std::fabs(expected[i]) + 1e-5);
                 }
         },
         0, DDP_REDUCTION_WEIGHTED_MEAN);
@@ -258,7 +269,8 @@ TEST_P(FactorsTest, RanksWithoutInputs) {
                 for (int step = 0; step < steps; ++step) {
                     r.step([&] { r.give(step % 2 == 0 ? 2 : 7, step); });
                     Dense expected;
-                    for (int other = step; other < world(); ++other) expected.add(other, step % 2 == 0 ? 2 : 7, step);
+                    for (int other = step; other < world(); ++other)
+                        expected.add(other, step % 2 == 0 ? 2 : 7, step);
                     r.expect_near(expected, flags ? world() - step : world());
                 }
                 r.context.join();
@@ -291,7 +303,8 @@ TEST_P(FactorsTest, HooksDoNotSeeThem) {
         r.context.set_comm_hook([&](ddp_group*, ddp_bucket* bucket) {
             ddp_tensor gradient{};
             gradient.struct_size = sizeof gradient;
-            ddp::detail::call(ddp_bucket_gradient, static_cast<const ddp_bucket*>(bucket), 0, &gradient);
+            ddp::detail::call(ddp_bucket_gradient, static_cast<const ddp_bucket*>(bucket), 0,
+                              &gradient);
             seen.push_back(gradient.param);
             last.push_back(ddp_bucket_is_last(bucket));
             return ddp::Work();
@@ -322,7 +335,8 @@ TEST_P(FactorsTest, AnotherGroupStartsWithoutThem) {
     });
 }
 
-// Shapes at the edge: a vector, no rows, no columns; and a matrix. Rank r gives r + 1 rows of ones times 12, of twos.
+// Shapes at the edge: a vector, no rows, no columns; and a matrix. Rank r gives r + 1 rows of ones
+// times 12, of twos.
 TEST(FactorTypes, DoublePrecisionAndEmptyShapes) {
     const std::vector<std::vector<std::int64_t>> shapes{{7}, {0, 4}, {4, 0}, {6, 3, 2}};
     for (const char* backend : {"threads", "threads-plain", "tcp"})
@@ -334,14 +348,15 @@ TEST(FactorTypes, DoublePrecisionAndEmptyShapes) {
                 std::size_t count = 1;
                 for (auto extent : shapes[i]) count *= static_cast<std::size_t>(extent);
                 gradients.emplace_back(count, -1);
-                context.add_param<double>("p" + std::to_string(i), shapes[i], nullptr, gradients[i].data(),
-                                          DDP_PARAM_FACTORED);
+                context.add_param<double>("p" + std::to_string(i), shapes[i], nullptr,
+                                          gradients[i].data(), DDP_PARAM_FACTORED);
             }
             context.commit();
             const std::vector<double> left(40, 12), right(40, 2);
             for (int step = 0; step < 2; ++step) {
                 for (int i = 0; i < 4; ++i)
-                    context.factors_grad_ready(i, left.data(), right.data(), static_cast<std::size_t>(rank) + 1);
+                    context.factors_grad_ready(i, left.data(), right.data(),
+                                               static_cast<std::size_t>(rank) + 1);
                 context.finalize();
                 for (const auto& gradient : gradients) EXPECT_THAT(gradient, Each(48));
             }
@@ -354,7 +369,8 @@ TEST(FactorThreads, DifferentParametersAtOnce) {
         BorrowedGroup borrowed(group);
         ddp::Context context(borrowed);
         for (int i = 0; i < kParams; ++i)
-            context.add_param<float>("p" + std::to_string(i), {kN, kM}, nullptr, nullptr, DDP_PARAM_FACTORED);
+            context.add_param<float>("p" + std::to_string(i), {kN, kM}, nullptr, nullptr,
+                                     DDP_PARAM_FACTORED);
         context.commit();
         for (int step = 0; step < kSteps; ++step) {
             context.step_begin();
@@ -369,9 +385,11 @@ TEST(FactorThreads, DifferentParametersAtOnce) {
             context.finalize();
             for (int i = 0; i < kParams; ++i) {
                 Dense sum;
-                for (int r = 0; r < 2; ++r) sum.add(r, static_cast<std::size_t>((i + step) % 8), step + i);
+                for (int r = 0; r < 2; ++r)
+                    sum.add(r, static_cast<std::size_t>((i + step) % 8), step + i);
                 for (std::size_t k = 0; k < kN * kM; ++k)
-                    ASSERT_EQ(context.grad_view<float>(i)[k], static_cast<float>(sum.values[k] / 2));
+                    ASSERT_EQ(context.grad_view<float>(i)[k],
+                              static_cast<float>(sum.values[k] / 2));
             }
         }
     });

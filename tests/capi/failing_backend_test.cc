@@ -56,7 +56,8 @@ void fail_on_rank_0(const std::function<void(ddp_error* error)>& examine) {
         ddp_error* error = nullptr;
         float value = 1;
         if (rank == 0) {
-            EXPECT_NE(ddp_allreduce(group, nullptr, &value, 1, DDP_F32, DDP_SUM, nullptr, &error), DDP_OK);
+            EXPECT_NE(ddp_allreduce(group, nullptr, &value, 1, DDP_F32, DDP_SUM, nullptr, &error),
+                      DDP_OK);
         } else {
             for (int i = 0; i < 10'000 && ddp_group_status(group, nullptr) == DDP_OK; ++i)
                 std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -72,7 +73,8 @@ TEST(FailingBackend, ALossWithoutACulpritSaysWhoSawItAndWhere) {
     fail_on_rank_0([](ddp_error* error) {
         EXPECT_EQ(ddp_error_code(error), DDP_ERROR_RANK_FAILED);
         EXPECT_EQ(ddp_error_rank(error), -1);
-        EXPECT_THAT(ddp_error_message(error), HasSubstr(" on rank 0: backend failing: the cable is cut"));
+        EXPECT_THAT(ddp_error_message(error),
+                    HasSubstr(" on rank 0: backend failing: the cable is cut"));
     });
 }
 
@@ -89,7 +91,9 @@ TEST(OwnBackend, LeavesWhenTheGroupIsFreed) {
     made.destroy = [](void*) { calls += " destroy"; };
     made.capabilities = [](void*) { return std::uint32_t{DDP_BACKEND_COMPARES}; };
     made.abort = [](void*) { calls += " abort"; };
-    made.run = [](void*, const ddp_collective*, ddp_backend_failure*) { return ddp_status{DDP_OK}; };
+    made.run = [](void*, const ddp_collective*, ddp_backend_failure*) {
+        return ddp_status{DDP_OK};
+    };
     made.allocate = [](void*, std::size_t, ddp_device, void** out, ddp_backend_failure*) {
         *out = memory;
         return ddp_status{DDP_OK};
@@ -103,8 +107,8 @@ TEST(OwnBackend, LeavesWhenTheGroupIsFreed) {
     older.struct_size = offsetof(ddp_backend, leave);
     older.name = "not-leaving";
     ASSERT_EQ(ddp_backend_register(&older, nullptr), DDP_OK);
-    for (const auto& [name, expected] :
-         {std::pair{"leaving", " leave deallocate destroy"}, std::pair{"not-leaving", " deallocate destroy"}}) {
+    for (const auto& [name, expected] : {std::pair{"leaving", " leave deallocate destroy"},
+                                         std::pair{"not-leaving", " deallocate destroy"}}) {
         calls.clear();
         ddp_group_options options;
         ddp_group_options_init(&options);
@@ -140,19 +144,22 @@ TEST(FailingBackend, WithoutATextTheCallAndItsStatusAreNamed) {
     code = DDP_ERROR_IO;
     fail_on_rank_0([](ddp_error* error) {
         EXPECT_EQ(ddp_error_code(error), DDP_ERROR_IO);
-        EXPECT_STREQ(ddp_error_message(error),
-                     "rank 0: backend failing: run() of allreduce returned DDP_ERROR_IO and no message");
+        EXPECT_STREQ(
+            ddp_error_message(error),
+            "rank 0: backend failing: run() of allreduce returned DDP_ERROR_IO and no message");
     });
     code = 5;  // no status
     fail_on_rank_0([](ddp_error* error) {
         EXPECT_EQ(ddp_error_code(error), DDP_ERROR_INTERNAL);
         EXPECT_EQ(ddp_error_rank(error), 0);
-        EXPECT_STREQ(ddp_error_message(error), "rank 0: backend failing: run() of allreduce returned 5 and no message");
+        EXPECT_STREQ(ddp_error_message(error),
+                     "rank 0: backend failing: run() of allreduce returned 5 and no message");
     });
     text = "the cable is cut";
     fail_on_rank_0([](ddp_error* error) {
-        EXPECT_THAT(ddp_error_message(error),
-                    HasSubstr("the cable is cut (run() of allreduce returned 5, which is no status)"));
+        EXPECT_THAT(
+            ddp_error_message(error),
+            HasSubstr("the cable is cut (run() of allreduce returned 5, which is no status)"));
     });
     code = DDP_ERROR_RANK_FAILED;
 }

@@ -1,4 +1,5 @@
-// Texts of others in errors: of the environment, files, addresses, the store, options, and peers. A terminal must not obey them.
+// Texts of others in errors: of the environment, files, addresses, the store, options, and peers. A
+// terminal must not obey them.
 #include <unistd.h>
 
 #include <cstdlib>
@@ -57,7 +58,8 @@ TEST_F(ForeignText, OfTheEnvironment) {
 }
 
 TEST_F(ForeignText, OfAddressesAndOptions) {
-    for (const std::string& uri : {kOrders, "tcp://" + kOrders + ":1", "tcp://a:" + kOrders, "file://" + kOrders})
+    for (const std::string& uri :
+         {kOrders, "tcp://" + kOrders + ":1", "tcp://a:" + kOrders, "file://" + kOrders})
         expect_printed("the address of a store", [&](ddp_error** error) {
             ddp_store_options options;
             ddp_store_options_init(&options);
@@ -84,11 +86,13 @@ TEST_F(ForeignText, OfAddressesAndOptions) {
     commit();
     expect_printed("a hook", calling(ddp_use_hook, context, kOrders.c_str(), nullptr));
     for (const std::string& options : {kOrders, kOrders + "=1", "rank=" + kOrders})
-        expect_printed("options of a hook", calling(ddp_use_hook, context, "powersgd", options.c_str()));
+        expect_printed("options of a hook",
+                       calling(ddp_use_hook, context, "powersgd", options.c_str()));
 }
 
 TEST_F(ForeignText, OfTheStore) {
-    const auto file = std::filesystem::temp_directory_path() / ("ddp-foreign-text-" + std::to_string(getpid()));
+    const auto file =
+        std::filesystem::temp_directory_path() / ("ddp-foreign-text-" + std::to_string(getpid()));
     const std::string uri = "file://" + file.string();
     ddp_store_options options;
     ddp_store_options_init(&options);
@@ -96,16 +100,19 @@ TEST_F(ForeignText, OfTheStore) {
     options.timeout_ms = 5'000;
     ddp_store* store = nullptr;
     ASSERT_EQ(ddp_store_create(&options, &store, nullptr), DDP_OK);
-    EXPECT_EQ(ddp_store_set(store, kOrders.c_str(), kOrders.data(), kOrders.size(), nullptr), DDP_OK);
+    EXPECT_EQ(ddp_store_set(store, kOrders.c_str(), kOrders.data(), kOrders.size(), nullptr),
+              DDP_OK);
     std::int64_t sum = 0;
-    expect_printed("a key and its value", calling(ddp_store_add, store, kOrders.c_str(), std::int64_t{1}, &sum));
+    expect_printed("a key and its value",
+                   calling(ddp_store_add, store, kOrders.c_str(), std::int64_t{1}, &sum));
     ddp_store_free(store);
     std::filesystem::remove(file);
 }
 
 TEST_F(ForeignText, OfFiles) {
     commit();
-    const std::string plan = R"({"libddp_plan": 1, "buckets": [{"params": [")" + kOrders + R"("]}]})";
+    const std::string plan =
+        R"({"libddp_plan": 1, "buckets": [{"params": [")" + kOrders + R"("]}]})";
     ddp_error* error = nullptr;
     EXPECT_LT(ddp_plan_adopt(context, plan.c_str(), &error), 0);
     const std::string message = take_message(error);
@@ -119,7 +126,8 @@ TEST_F(ForeignText, OfPeers) {
 }
 
 TEST_F(ForeignText, OfTheProgram) {
-    ddp_error* const error = ddp_error_create(DDP_ERROR_CALLBACK, ("line 1\n\tline 2 " + kOrders).c_str());
+    ddp_error* const error =
+        ddp_error_create(DDP_ERROR_CALLBACK, ("line 1\n\tline 2 " + kOrders).c_str());
     EXPECT_EQ(take_message(error), "line 1\n\tline 2 " + kPrinted);
 }
 

@@ -36,7 +36,8 @@ std::int64_t keys_in(ddp_store* store) {
     return count;
 }
 
-// A rank that makes groups, splits them and frees them, the parent before the child in every second round.
+// A rank that makes groups, splits them and frees them, the parent before the child in every second
+// round.
 void come_and_go(int rank, const std::string& uri) {
     ddp_store* store = open(uri, false);
     for (int round = 0; round < 6; ++round) {
@@ -52,7 +53,8 @@ void come_and_go(int rank, const std::string& uri) {
         EXPECT_EQ(ddp_group_split(group, 0, 0, &part, nullptr), DDP_OK);
         if (round % 2 == 0) ddp_group_free(group);
         float sum = 1;
-        EXPECT_EQ(ddp_allreduce(part, nullptr, &sum, 1, DDP_F32, DDP_SUM, nullptr, nullptr), DDP_OK);
+        EXPECT_EQ(ddp_allreduce(part, nullptr, &sum, 1, DDP_F32, DDP_SUM, nullptr, nullptr),
+                  DDP_OK);
         EXPECT_EQ(sum, kWorld);
         ddp_group_free(part);
         if (round % 2 != 0) ddp_group_free(group);
@@ -73,7 +75,8 @@ void expect_no_keys(ddp_store* store, const std::string& uri) {
 TEST(GroupKeys, GoWhenAllRanksHaveLetGoOfTheGroup) {
     ddp_store* store = open("tcp://127.0.0.1:0", true);
     expect_no_keys(store, "tcp://127.0.0.1:" + std::to_string(ddp_store_port(store)));
-    const auto path = std::filesystem::temp_directory_path() / ("ddp-group-keys-" + std::to_string(getpid()));
+    const auto path =
+        std::filesystem::temp_directory_path() / ("ddp-group-keys-" + std::to_string(getpid()));
     const std::string uri = "file://" + path.string();
     expect_no_keys(open(uri, false), uri);
 }
@@ -88,7 +91,8 @@ std::vector<ddp_group*> make_on_all_ranks(ddp_store* store, const char* name) {
             options.store = store;
             options.group_name = name;
             ddp_error* error = nullptr;
-            if (ddp_group_create(&options, &groups[static_cast<std::size_t>(rank)], &error) != DDP_OK)
+            if (ddp_group_create(&options, &groups[static_cast<std::size_t>(rank)], &error) !=
+                DDP_OK)
                 ADD_FAILURE() << take_message(error);
         });
     for (std::thread& rank : ranks) rank.join();
@@ -98,7 +102,8 @@ std::vector<ddp_group*> make_on_all_ranks(ddp_store* store, const char* name) {
 TEST(GroupKeys, OfAGroupDoNotLieAmongThoseOfAnotherWhateverTheirNames) {
     ddp_store* store = open("tcp://127.0.0.1:0", true);
     ASSERT_NE(store, nullptr);
-    // In the store, a name and the number of its first group: a group of this name must not be among what group "a" removes.
+    // In the store, a name and the number of its first group: a group of this name must not be
+    // among what group "a" removes.
     const auto stays = make_on_all_ranks(store, "a/0.1/b");
     const std::int64_t before = keys_in(store);
     for (ddp_group* group : make_on_all_ranks(store, "a")) ddp_group_free(group);

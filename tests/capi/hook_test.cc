@@ -38,8 +38,9 @@ INSTANTIATE_TEST_SUITE_P(ViewAndCopy, HookTest, testing::Bool());
 
 ddp::Work average(ddp_group* group, ddp_bucket* bucket) {
     ddp_work* work = nullptr;
-    ddp::detail::call(ddp_allreduce, group, static_cast<const void*>(nullptr), ddp_bucket_buffer(bucket),
-                      ddp_bucket_count(bucket), ddp_bucket_dtype(bucket), DDP_AVG, &work);
+    ddp::detail::call(ddp_allreduce, group, static_cast<const void*>(nullptr),
+                      ddp_bucket_buffer(bucket), ddp_bucket_count(bucket), ddp_bucket_dtype(bucket),
+                      DDP_AVG, &work);
     return ddp::Work(work);
 }
 
@@ -71,13 +72,17 @@ TEST_P(HookTest, SeesEveryBucketInOrderFromTheFirstStepOn) {
             for (int i = 0; i < ddp_bucket_param_count(b); ++i) {
                 ddp_tensor gradient{}, value{};
                 gradient.struct_size = value.struct_size = sizeof(ddp_tensor);
-                ddp::detail::call(ddp_bucket_gradient, static_cast<const ddp_bucket*>(b), i, &gradient);
-                ddp::detail::call(ddp_bucket_parameter, static_cast<const ddp_bucket*>(b), i, &value);
+                ddp::detail::call(ddp_bucket_gradient, static_cast<const ddp_bucket*>(b), i,
+                                  &gradient);
+                ddp::detail::call(ddp_bucket_parameter, static_cast<const ddp_bucket*>(b), i,
+                                  &value);
                 params.push_back(gradient.param);
                 EXPECT_EQ(gradient.shape[0], gradient.count);
-                EXPECT_EQ(static_cast<float*>(gradient.data)[0], static_cast<float>(rank + 1) * 12) << "not divided";
+                EXPECT_EQ(static_cast<float*>(gradient.data)[0], static_cast<float>(rank + 1) * 12)
+                    << "not divided";
                 EXPECT_EQ(value.data, m.data[static_cast<size_t>(gradient.param)].data());
-                EXPECT_GE(static_cast<char*>(gradient.data), static_cast<char*>(ddp_bucket_buffer(b)));
+                EXPECT_GE(static_cast<char*>(gradient.data),
+                          static_cast<char*>(ddp_bucket_buffer(b)));
             }
             return average(g, b);
         });
@@ -100,8 +105,9 @@ TEST_P(HookTest, SynchronousAndOtherBuffer) {
             // A result in f64, in memory of the hook's own.
             auto* in = static_cast<float*>(ddp_bucket_buffer(b));
             result.assign(in, in + ddp_bucket_count(b));
-            ddp::detail::call(ddp_allreduce, g, static_cast<const void*>(nullptr), static_cast<void*>(result.data()),
-                              result.size(), DDP_F64, DDP_SUM, static_cast<ddp_work**>(nullptr));
+            ddp::detail::call(ddp_allreduce, g, static_cast<const void*>(nullptr),
+                              static_cast<void*>(result.data()), result.size(), DDP_F64, DDP_SUM,
+                              static_cast<ddp_work**>(nullptr));
             ddp::detail::call(ddp_bucket_set_buffer, b, static_cast<void*>(result.data()), DDP_F64);
             return ddp::Work();
         });
@@ -120,18 +126,20 @@ TEST_P(HookTest, ChainsAndThreadsOfTheProgram) {
         m.context.set_comm_hook([&](ddp_group* g, ddp_bucket* b) {
             auto summed = [g, b] {
                 ddp_work* work = nullptr;
-                ddp::detail::call(ddp_allreduce, g, static_cast<const void*>(nullptr), ddp_bucket_buffer(b),
-                                  ddp_bucket_count(b), ddp_bucket_dtype(b), DDP_SUM, &work);
+                ddp::detail::call(ddp_allreduce, g, static_cast<const void*>(nullptr),
+                                  ddp_bucket_buffer(b), ddp_bucket_count(b), ddp_bucket_dtype(b),
+                                  DDP_SUM, &work);
                 return ddp::Work(work);
             };
-            // Sum; divide on a thread of the program's own; then once more through the group, as an average of equal
-            // values.
+            // Sum; divide on a thread of the program's own; then once more through the group, as an
+            // average of equal values.
             return summed().then([&threads, g, b] {
                 auto nothing = +[](void*, ddp_work**, ddp_error**) -> ddp_status { return DDP_OK; };
                 ddp_work *mine = nullptr, *kept = nullptr;
                 ddp::detail::call(ddp_work_create, int64_t{10'000}, &mine);
                 ddp::detail::call(ddp_work_then, mine, nothing, static_cast<void*>(nullptr),
-                                  static_cast<void (*)(void*)>(nullptr), std::uint32_t{DDP_WORK_ANY_THREAD}, &kept);
+                                  static_cast<void (*)(void*)>(nullptr),
+                                  std::uint32_t{DDP_WORK_ANY_THREAD}, &kept);
                 threads.emplace_back([mine, b] {
                     auto* x = static_cast<float*>(ddp_bucket_buffer(b));
                     for (size_t i = 0; i < ddp_bucket_count(b); ++i) x[i] /= 3;
@@ -144,7 +152,8 @@ TEST_P(HookTest, ChainsAndThreadsOfTheProgram) {
         for (int s = 0; s < 5; ++s) {
             step(m, rank);
             for (int i = 0; i < m.count(); ++i)
-                for (size_t k = 0; k < m.size(i); ++k) ASSERT_NEAR(m.grad(i)[k], 24 + static_cast<float>(k), 1e-4);
+                for (size_t k = 0; k < m.size(i); ++k)
+                    ASSERT_NEAR(m.grad(i)[k], 24 + static_cast<float>(k), 1e-4);
         }
         for (auto& thread : threads) thread.join();
     });
@@ -156,7 +165,8 @@ TEST_P(HookTest, ErrorsNameTheBucketAndReachEveryRank) {
         const Facts facts = facts_of([&] {
             m.context.commit();
             m.context.set_comm_hook([&](ddp_group* g, ddp_bucket* b) {
-                if (rank == 1 && ddp_bucket_index(b) == 1) throw std::runtime_error("the compressor is out of steam");
+                if (rank == 1 && ddp_bucket_index(b) == 1)
+                    throw std::runtime_error("the compressor is out of steam");
                 return average(g, b);
             });
             step(m, rank);
@@ -175,7 +185,8 @@ TEST_P(HookTest, WorksOfOtherGroupsAndNoneAtAll) {
         m.context.set_comm_hook([&](ddp_group*, ddp_bucket* b) { return average(other, b); });
         step(m, rank);
         for (int i = 0; i < 3; ++i) EXPECT_TRUE(m.holds(i, 18));
-        // DDP_OK without a work: what the hook leaves in the bucket is the result, here this rank's own gradient.
+        // DDP_OK without a work: what the hook leaves in the bucket is the result, here this rank's
+        // own gradient.
         m.context.set_comm_hook([&](ddp_group*, ddp_bucket*) { return ddp::Work(); });
         step(m, rank);
         for (int i = 0; i < 3; ++i) EXPECT_TRUE(m.holds(i, static_cast<float>(rank + 1) * 12));
@@ -183,8 +194,9 @@ TEST_P(HookTest, WorksOfOtherGroupsAndNoneAtAll) {
     });
 }
 
-// Rank 0 is rank 2 there, and ends that group while the others wait in it. They tell this group what has happened. If the group has
-// ended before they come, the error of their own call is the hook's.
+// Rank 0 is rank 2 there, and ends that group while the others wait in it. They tell this group
+// what has happened. If the group has ended before they come, the error of their own call is the
+// hook's.
 TEST_P(HookTest, AnErrorOfAnotherGroupNamesARankOfThisOne) {
     for (const bool before_they_come : {false, true}) {
         std::atomic<int> waiting{0};
@@ -215,8 +227,9 @@ TEST_P(HookTest, AnErrorOfAnotherGroupNamesARankOfThisOne) {
             } catch (const ddp::Error& e) {
                 EXPECT_EQ(e.status(), DDP_ERROR_ABORTED) << e.what();
                 EXPECT_NE(e.rank(), 0) << e.what();
-                const std::string cause = before_they_come ? ": the communication hook failed: "
-                                                           : ": in another group, which counts its own ranks: ";
+                const std::string cause = before_they_come
+                                              ? ": the communication hook failed: "
+                                              : ": in another group, which counts its own ranks: ";
                 EXPECT_THAT(e.what(), HasSubstr("rank " + std::to_string(e.rank()) + cause));
             }
             ddp_group_free(other);
@@ -228,7 +241,9 @@ TEST(HookOwnership, UserDataIsDestroyedOnceOnReplacementOrFree) {
     struct Data {
         int destroyed = 0;
     } first, second;
-    auto hook = +[](void*, ddp_group*, ddp_bucket*, ddp_work**, ddp_error**) -> ddp_status { return DDP_OK; };
+    auto hook = +[](void*, ddp_group*, ddp_bucket*, ddp_work**, ddp_error**) -> ddp_status {
+        return DDP_OK;
+    };
     auto destroy = +[](void* data) { ++static_cast<Data*>(data)->destroyed; };
     on_ranks({1}, [&](int, ddp_group* group) {
         Model m(group, {2}, true);
@@ -238,7 +253,8 @@ TEST(HookOwnership, UserDataIsDestroyedOnceOnReplacementOrFree) {
         ASSERT_EQ(ddp_set_comm_hook(m.context.get(), hook, &second, destroy, nullptr), DDP_OK);
         EXPECT_EQ(first.destroyed, 1);
         m.context.grad_ready(0);
-        EXPECT_EQ(ddp_set_comm_hook(m.context.get(), hook, &first, destroy, nullptr), DDP_ERROR_INVALID_STATE);
+        EXPECT_EQ(ddp_set_comm_hook(m.context.get(), hook, &first, destroy, nullptr),
+                  DDP_ERROR_INVALID_STATE);
         EXPECT_EQ(first.destroyed, 1) << "a refused hook stays the caller's";
         m.context.finalize();
         EXPECT_EQ(second.destroyed, 0);
@@ -246,15 +262,17 @@ TEST(HookOwnership, UserDataIsDestroyedOnceOnReplacementOrFree) {
     EXPECT_EQ(second.destroyed, 1);
 }
 
-// In a session where one cell failed: the next context says that the group was broken before, and by what.
+// In a session where one cell failed: the next context says that the group was broken before, and
+// by what.
 TEST(FailedHook, TheNextContextSaysThatTheGroupIsBroken) {
     on_ranks({2}, [&](int rank, ddp_group* group) {
         {
             Model m(group, {10}, true, small_buckets());
             m.context.commit();
             if (rank == 1)
-                m.context.set_comm_hook(
-                    [](ddp_group*, ddp_bucket*) -> ddp::Work { throw std::runtime_error("out of steam"); });
+                m.context.set_comm_hook([](ddp_group*, ddp_bucket*) -> ddp::Work {
+                    throw std::runtime_error("out of steam");
+                });
             EXPECT_THROW(step(m, rank), ddp::Error);
         }
         ddp_context* next = nullptr;

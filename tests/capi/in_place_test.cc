@@ -35,10 +35,12 @@ ddp_context_options with_cap(std::uint64_t bytes, std::uint32_t flags = 0) {
     return options;
 }
 
-// A model whose gradients lie in one block, in registration order, with `gap` elements after parameter `gap_after`.
+// A model whose gradients lie in one block, in registration order, with `gap` elements after
+// parameter `gap_after`.
 struct BlockModel {
     BlockModel(ddp_group* group, std::vector<std::int64_t> sizes_, bool shared,
-               ddp_context_options options = ddp::Context::defaults(), int gap_after = -1, std::size_t gap = 0)
+               ddp_context_options options = ddp::Context::defaults(), int gap_after = -1,
+               std::size_t gap = 0)
         : borrowed(group), sizes(std::move(sizes_)), context(borrowed, options) {
         const std::size_t count = std::accumulate(sizes.begin(), sizes.end(), std::size_t{0}) + gap;
         if (shared) {
@@ -54,12 +56,14 @@ struct BlockModel {
             at += size(p) + (p == gap_after ? gap : 0);
             data.emplace_back(size(p));
             std::string name = std::to_string(p);
-            context.add_param<float>(name.insert(0, 1, 'p'), {static_cast<std::int64_t>(size(p))}, data.back().data(),
-                                     places.back(), DDP_PARAM_IN_PLACE);
+            context.add_param<float>(name.insert(0, 1, 'p'), {static_cast<std::int64_t>(size(p))},
+                                     data.back().data(), places.back(), DDP_PARAM_IN_PLACE);
         }
     }
     int count() const { return static_cast<int>(sizes.size()); }
-    std::size_t size(int p) const { return static_cast<std::size_t>(sizes[static_cast<std::size_t>(p)]); }
+    std::size_t size(int p) const {
+        return static_cast<std::size_t>(sizes[static_cast<std::size_t>(p)]);
+    }
     void fill(int p, float value) {
         for (std::size_t k = 0; k < size(p); ++k) at(p)[k] = value + static_cast<float>(k % 1000);
     }
@@ -71,7 +75,8 @@ struct BlockModel {
     float* at(int p) { return places[static_cast<std::size_t>(p)]; }
     std::vector<int> buckets() {
         std::vector<int> result;
-        for (int p = 0; p < count(); ++p) result.push_back(ddp_context_param_bucket(context.get(), p));
+        for (int p = 0; p < count(); ++p)
+            result.push_back(ddp_context_param_bucket(context.get(), p));
         return result;
     }
 
@@ -93,7 +98,9 @@ void train(BlockModel& model, int rank, int world, const std::vector<int>& order
         }
         model.context.finalize();
         for (int p : order)
-            EXPECT_TRUE(model.holds(p, static_cast<float>(world - 1) / 2 + static_cast<float>(step))) << "p" << p;
+            EXPECT_TRUE(
+                model.holds(p, static_cast<float>(world - 1) / 2 + static_cast<float>(step)))
+                << "p" << p;
     }
 }
 
@@ -106,11 +113,13 @@ struct Case {
 class InPlaceTest : public testing::TestWithParam<Case> {};
 
 INSTANTIATE_TEST_SUITE_P(All, InPlaceTest,
-                         testing::Values(Case{"shm", 3, true}, Case{"shm", 2, false}, Case{"gloo", 2, false},
-                                         Case{"tcp", 3, false}, Case{"threads-plain", 2, false},
+                         testing::Values(Case{"shm", 3, true}, Case{"shm", 2, false},
+                                         Case{"gloo", 2, false}, Case{"tcp", 3, false},
+                                         Case{"threads-plain", 2, false},
                                          Case{"threads", 1, false}),
                          [](const auto& test) {
-                             std::string name = test.param.backend + std::to_string(test.param.world);
+                             std::string name =
+                                 test.param.backend + std::to_string(test.param.world);
                              std::erase(name, '-');
                              return name + (test.param.shared ? "shared" : "");
                          });
@@ -125,7 +134,8 @@ TEST_P(InPlaceTest, NothingIsCopied) {
         model.context.commit();
         for (int p : {0, 1, 3, 4, 5}) EXPECT_EQ(model.context.grad_view<float>(p), model.at(p));
         train(model, rank, c.world, {5, 4, 3, 2, 1, 0});
-        // A host's ranks pass on memory that other ranks cannot reach through memory that they share.
+        // A host's ranks pass on memory that other ranks cannot reach through memory that they
+        // share.
         const bool staged = std::string(c.backend) == "shm" && !c.shared;
         EXPECT_EQ(copied_bytes(model.context) > 0, staged);
     });
@@ -244,8 +254,8 @@ TEST(InPlace, HooksSeeTheBlock) {
             call(ddp_bucket_gradient, bucket, 2, &gradient);
             EXPECT_EQ(gradient.data, model.at(2));
             ddp_work* work = nullptr;
-            call(ddp_allreduce, g, nullptr, ddp_bucket_buffer(bucket), ddp_bucket_count(bucket), DDP_F32, DDP_AVG,
-                 &work);
+            call(ddp_allreduce, g, nullptr, ddp_bucket_buffer(bucket), ddp_bucket_count(bucket),
+                 DDP_F32, DDP_AVG, &work);
             return ddp::Work(work);
         });
         model.context.commit();
@@ -284,17 +294,23 @@ TEST(InPlace, BuiltInHooksMakeTheSameBitsAsOfViews) {
 TEST(InPlace, APlanIsSavedAndAdopted) {
     on_ranks({2, "threads"}, [](int rank, ddp_group* group) {
         BlockModel model(group, {10, 10, 10}, false, with_cap(80));
-        call(ddp_plan_adopt, model.context.get(), R"({"libddp_plan": 1, "buckets": [["p0"], ["p1", "p2"]]})");
+        call(ddp_plan_adopt, model.context.get(),
+             R"({"libddp_plan": 1, "buckets": [["p0"], ["p1", "p2"]]})");
         model.context.commit();
         EXPECT_THAT(model.buckets(), ElementsAre(0, 1, 1));
         train(model, rank, 2, {2, 1, 0});
-        const auto adopt = [&](const char* plan) { return calling(ddp_plan_adopt, model.context.get(), plan); };
+        const auto adopt = [&](const char* plan) {
+            return calling(ddp_plan_adopt, model.context.get(), plan);
+        };
         expect_refused({
             {"a hole",
              kInvalid,
              {"bucket 1 of the plan holds 'p0' and 'p2'"},
              adopt(R"({"libddp_plan": 1, "buckets": [["p1"], ["p0", "p2"]]})")},
-            {"an order", kInvalid, {"'p2' and 'p1'"}, adopt(R"({"libddp_plan": 1, "buckets": [["p2", "p1", "p0"]]})")},
+            {"an order",
+             kInvalid,
+             {"'p2' and 'p1'"},
+             adopt(R"({"libddp_plan": 1, "buckets": [["p2", "p1", "p0"]]})")},
         });
     });
 }
@@ -327,14 +343,16 @@ TEST(InPlace, MovesToAnotherGroup) {
         });
 }
 
-// Waits until all ranks, which are threads, have come so far. No collective, which ends on one rank before it ends on another.
+// Waits until all ranks, which are threads, have come so far. No collective, which ends on one rank
+// before it ends on another.
 void meet(std::atomic<int>& arrived, int world) {
     ++arrived;
     for (int look = 0; look < 10'000 && arrived < world; ++look)
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 
-// Memory into which the old group may still write does not come along, and the other ranks are told at once.
+// Memory into which the old group may still write does not come along, and the other ranks are told
+// at once.
 TEST(InPlace, DoesNotLeaveAReductionThatHasNotEnded) {
     std::atomic<int> arrived = 0;
     on_ranks({2, "threads"}, [&arrived](int rank, ddp_group* group) {
@@ -345,7 +363,8 @@ TEST(InPlace, DoesNotLeaveAReductionThatHasNotEnded) {
             ddp_work* never = nullptr;
             call(ddp_work_create, 60'000, &never);
             model.context.set_comm_hook([&](ddp_group*, ddp_bucket*) {
-                const auto nothing = +[](void*, ddp_work**, ddp_error**) -> ddp_status { return DDP_OK; };
+                const auto nothing =
+                    +[](void*, ddp_work**, ddp_error**) -> ddp_status { return DDP_OK; };
                 ddp_work* given = nullptr;
                 call(ddp_work_then, never, nothing, nullptr, nullptr, DDP_WORK_ANY_THREAD, &given);
                 return ddp::Work(given);
@@ -365,7 +384,8 @@ TEST(InPlace, DoesNotLeaveAReductionThatHasNotEnded) {
     });
 }
 
-// A rank that has stopped may go on later, and reach memory of ddp_mem_alloc. Other memory it cannot reach.
+// A rank that has stopped may go on later, and reach memory of ddp_mem_alloc. Other memory it
+// cannot reach.
 TEST(InPlace, DoesNotLeaveSharedMemoryToABrokenGroup) {
     for (const bool shared : {true, false}) {
         std::atomic<int> arrived = 0;
@@ -381,7 +401,8 @@ TEST(InPlace, DoesNotLeaveSharedMemoryToABrokenGroup) {
                 const ddp_status status = ddp_context_set_group(model.context.get(), next, &error);
                 EXPECT_EQ(status, shared ? DDP_ERROR_ABORTED : DDP_OK);
                 if (shared)
-                    EXPECT_THAT(take_message(error), HasSubstr("'p0' lies in memory of ddp_mem_alloc"));
+                    EXPECT_THAT(take_message(error),
+                                HasSubstr("'p0' lies in memory of ddp_mem_alloc"));
                 else
                     train(model, rank, 2, {0});
             }
@@ -395,7 +416,8 @@ TEST(InPlace, OnOneRankOnlyIsADifferentModel) {
         BorrowedGroup borrowed(group);
         ddp::Context context(borrowed);
         float gradient[4] = {};
-        context.add_param<float>("w", {4}, nullptr, gradient, rank == 1 ? std::uint32_t{DDP_PARAM_IN_PLACE} : 0);
+        context.add_param<float>("w", {4}, nullptr, gradient,
+                                 rank == 1 ? std::uint32_t{DDP_PARAM_IN_PLACE} : 0);
         ddp_error* error = nullptr;
         EXPECT_EQ(ddp_commit(context.get(), &error), DDP_ERROR_MISMATCH);
         EXPECT_EQ(take_facts(error), (Facts{DDP_ERROR_MISMATCH, 1, 0}));
@@ -451,10 +473,16 @@ TEST_F(InPlaceErrors, NameWhatIsWrong) {
     add("w[2]");
     const auto d = desc("w");
     expect_refused({
-        null_argument("ddp_register_slices", "context", calling(ddp_register_slices, nullptr, &d, &param)),
-        null_argument("ddp_register_slices", "desc", calling(ddp_register_slices, context, nullptr, &param)),
-        null_argument("ddp_register_slices", "first", calling(ddp_register_slices, context, &d, nullptr)),
-        {"without grad", DDP_ERROR_INVALID_ARGUMENT, {"'p'", "grad is NULL"}, registering(DDP_PARAM_IN_PLACE, nullptr)},
+        null_argument("ddp_register_slices", "context",
+                      calling(ddp_register_slices, nullptr, &d, &param)),
+        null_argument("ddp_register_slices", "desc",
+                      calling(ddp_register_slices, context, nullptr, &param)),
+        null_argument("ddp_register_slices", "first",
+                      calling(ddp_register_slices, context, &d, nullptr)),
+        {"without grad",
+         DDP_ERROR_INVALID_ARGUMENT,
+         {"'p'", "grad is NULL"},
+         registering(DDP_PARAM_IN_PLACE, nullptr)},
         {"sparse",
          DDP_ERROR_INVALID_ARGUMENT,
          {"'p'", "DDP_PARAM_SPARSE"},
@@ -469,13 +497,20 @@ TEST_F(InPlaceErrors, NameWhatIsWrong) {
          DDP_ERROR_INVALID_ARGUMENT,
          {"shape[0] is 1099511627776"},
          slicing(2, std::int64_t{1} << 40)},
-        {"a negative extent", DDP_ERROR_INVALID_ARGUMENT, {"'w[0]'", "shape[0] is -3"}, slicing(2, 2, -3)},
-        {"too large", DDP_ERROR_INVALID_ARGUMENT, {"too large"}, slicing(2, 4, std::int64_t{1} << 60)},
+        {"a negative extent",
+         DDP_ERROR_INVALID_ARGUMENT,
+         {"'w[0]'", "shape[0] is -3"},
+         slicing(2, 2, -3)},
+        {"too large",
+         DDP_ERROR_INVALID_ARGUMENT,
+         {"too large"},
+         slicing(2, 4, std::int64_t{1} << 60)},
         {"a name that is taken", DDP_ERROR_ALREADY_EXISTS, {"'w[2]'"}, slicing(2, 4, 4)},
     });
     EXPECT_EQ(param_count(), 1);  // none of the slices before it
     commit({"a"});
-    expect_refused({{"after commit", DDP_ERROR_INVALID_STATE, {"ddp_register_slices"}, slicing(2, 4, 4)}});
+    expect_refused(
+        {{"after commit", DDP_ERROR_INVALID_STATE, {"ddp_register_slices"}, slicing(2, 4, 4)}});
     expect_good_step({0, 1});
 }
 

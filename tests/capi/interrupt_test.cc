@@ -49,7 +49,8 @@ protected:
 // Until another rank has broken the group; its error.
 ddp_error* sleep_until_broken(ddp_group* group) {
     ddp_error* error = nullptr;
-    while (ddp_group_status(group, &error) == DDP_OK) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    while (ddp_group_status(group, &error) == DDP_OK)
+        std::this_thread::sleep_for(std::chrono::milliseconds(5));
     return error;
 }
 
@@ -78,7 +79,8 @@ TEST_P(InterruptOver, EndsABarrierOnEveryRank) {
         }
         expect_interruption(error, "a barrier");
     });
-    for (const auto id : asked_threads) EXPECT_EQ(ranks.count(id), 1u) << "a thread of libddp's own was asked";
+    for (const auto id : asked_threads)
+        EXPECT_EQ(ranks.count(id), 1u) << "a thread of libddp's own was asked";
 }
 
 TEST_P(InterruptOver, EndsTheWaitForAWorkWithItsOperation) {
@@ -87,7 +89,9 @@ TEST_P(InterruptOver, EndsTheWaitForAWorkWithItsOperation) {
         if (rank == 0) return expect_interruption(sleep_until_broken(group), "an allreduce");
         std::vector<float> data(1000);
         ddp_work* work = nullptr;
-        ASSERT_EQ(ddp_allreduce(group, nullptr, data.data(), data.size(), DDP_F32, DDP_SUM, &work, nullptr), DDP_OK);
+        ASSERT_EQ(ddp_allreduce(group, nullptr, data.data(), data.size(), DDP_F32, DDP_SUM, &work,
+                                nullptr),
+                  DDP_OK);
         tired = true;
         EXPECT_EQ(ddp_work_wait(work, 0, &error), DDP_ERROR_INTERRUPTED);
         expect_interruption(error, "an allreduce");
@@ -99,7 +103,8 @@ TEST_P(InterruptOver, EndsTheWaitForAWorkWithItsOperation) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, InterruptOver,
-                         testing::Values("threads", "threads-plain", "threads-single", "tcp", "shm"));
+                         testing::Values("threads", "threads-plain", "threads-single", "tcp",
+                                         "shm"));
 
 TEST_F(Interrupt, EndsAWaitInARoundRobinGroup) {
     RankOptions options(2, "tcp");
@@ -160,10 +165,12 @@ ddp_status waits_in_check[4];
 std::int32_t use_the_store_inside(void*) {
     void* value = nullptr;
     std::size_t size = 0;
-    waits_in_check[0] = ddp_store_get(store_of_check, "nobody sets this", 0, &value, &size, nullptr);
+    waits_in_check[0] =
+        ddp_store_get(store_of_check, "nobody sets this", 0, &value, &size, nullptr);
     const char* const keys[] = {"nobody comes"};
     waits_in_check[1] = ddp_store_wait(store_of_check, keys, 1, 0, nullptr);
-    waits_in_check[2] = ddp_store_get(store_of_check, "nobody sets this", -1, &value, &size, nullptr);
+    waits_in_check[2] =
+        ddp_store_get(store_of_check, "nobody sets this", -1, &value, &size, nullptr);
     ddp_group_options options;
     ddp_group* group = nullptr;
     ddp_group_options_init(&options);
@@ -185,7 +192,8 @@ TEST_F(Interrupt, RefusesToWaitForTheStoreInsideTheCheck) {
     install(&use_the_store_inside);
     void* value = nullptr;
     std::size_t size = 0;
-    EXPECT_EQ(ddp_store_get(store_of_check, "nor this", 0, &value, &size, nullptr), DDP_ERROR_INTERRUPTED);
+    EXPECT_EQ(ddp_store_get(store_of_check, "nor this", 0, &value, &size, nullptr),
+              DDP_ERROR_INTERRUPTED);
     EXPECT_EQ(waits_in_check[0], DDP_ERROR_INVALID_STATE);
     EXPECT_EQ(waits_in_check[1], DDP_ERROR_INVALID_STATE);
     EXPECT_EQ(waits_in_check[2], DDP_ERROR_TIMEOUT) << "this one does not wait";

@@ -1,4 +1,5 @@
-// A context on a group of one rank, for calls that are refused. Whatever was refused, a good step must pass afterwards.
+// A context on a group of one rank, for calls that are refused. Whatever was refused, a good step
+// must pass afterwards.
 #pragma once
 
 #include <initializer_list>
@@ -51,8 +52,10 @@ protected:
         for (const char* name : names) add(name);
         ASSERT_EQ(ddp_commit(context, nullptr), DDP_OK);
     }
-    // A step in which these parameters get gradients: the mean over one rank leaves them as they are.
-    void expect_good_step(std::initializer_list<ddp_param> params = {1, 0}, int line = __builtin_LINE()) {
+    // A step in which these parameters get gradients: the mean over one rank leaves them as they
+    // are.
+    void expect_good_step(std::initializer_list<ddp_param> params = {1, 0},
+                          int line = __builtin_LINE()) {
         const testing::ScopedTrace trace("", line, "the step after refused calls");
         expect_accepted(calling(ddp_step_begin, context));
         for (ddp_param param : params) {

@@ -57,7 +57,8 @@ struct Case {
 
 using Gradients = std::vector<std::vector<float>>;
 
-// In place, operations of a broken group may write until the group is freed, which comes after a Net: the memory stays.
+// In place, operations of a broken group may write until the group is freed, which comes after a
+// Net: the memory stays.
 Gradients& lasting_gradients() {
     static std::mutex mutex;
     static std::deque<Gradients> all;
@@ -67,19 +68,22 @@ Gradients& lasting_gradients() {
 
 // Parameters p0, p1, ... of f32.
 struct Net {
-    Net(ddp_group* group, std::vector<std::int64_t> sizes, Home home, const ddp_context_options& options)
+    Net(ddp_group* group, std::vector<std::int64_t> sizes, Home home,
+        const ddp_context_options& options)
         : borrowed(group), context(borrowed, options), home_(home) {
         for (const std::int64_t size : sizes) {
             own.emplace_back(static_cast<std::size_t>(size));
             std::string name = std::to_string(own.size() - 1);
             name.insert(0, 1, 'p');
-            context.add_param<float>(name, {size}, nullptr, home == Home::kView ? nullptr : own.back().data(),
+            context.add_param<float>(name, {size}, nullptr,
+                                     home == Home::kView ? nullptr : own.back().data(),
                                      home == Home::kInPlace ? DDP_PARAM_IN_PLACE : 0);
         }
     }
     std::size_t size(int p) const { return own[static_cast<std::size_t>(p)].size(); }
     float* grad(int p) {
-        return home_ == Home::kView ? context.grad_view<float>(p) : own[static_cast<std::size_t>(p)].data();
+        return home_ == Home::kView ? context.grad_view<float>(p)
+                                    : own[static_cast<std::size_t>(p)].data();
     }
     void fill(int p, float value) { std::fill_n(grad(p), size(p), value); }
     bool holds(int p, float value) {
@@ -118,7 +122,8 @@ std::string name_of(const testing::TestParamInfo<Case>& test) {
 INSTANTIATE_TEST_SUITE_P(All, NumbersTest,
                          testing::Values(Case{Home::kCopy, "threads"}, Case{Home::kView, "threads"},
                                          Case{Home::kInPlace, "threads"}, Case{Home::kCopy, "shm"},
-                                         Case{Home::kView, "shm"}, Case{Home::kView, "tcp"}, Case{Home::kCopy, "gloo"}),
+                                         Case{Home::kView, "shm"}, Case{Home::kView, "tcp"},
+                                         Case{Home::kCopy, "gloo"}),
                          name_of);
 
 TEST_P(NumbersTest, ABadGradientIsRefusedOnEveryRank) {
@@ -138,7 +143,8 @@ TEST_P(NumbersTest, ABadGradientIsRefusedOnEveryRank) {
             EXPECT_EQ(facts_of(error), (Facts{DDP_ERROR_NONFINITE, 1, 1, error.bucket(), 1}));
             const char* text = std::isnan(bad) ? "nan" : bad > 0 ? "inf" : "-inf";
             EXPECT_THAT(error.what(), HasSubstr(std::string("element 7 of 30 is ") + text));
-            // No result has reached a gradient: that of a copy is what this rank has written, if it had begun the step.
+            // No result has reached a gradient: that of a copy is what this rank has written, if it
+            // had begun the step.
             EXPECT_TRUE(home() != Home::kCopy || rank == 1 || net.holds(1, 1) || net.holds(1, 2));
         });
 }
@@ -177,14 +183,16 @@ TEST_P(NumbersTest, AllRanksSkipAStepAndTheNextIsRight) {
                 });
                 if (!bad) {
                     net.context.finalize();
-                    for (int p : {0, 1, 2}) EXPECT_TRUE(net.holds(p, static_cast<float>(step) + mean));
+                    for (int p : {0, 1, 2})
+                        EXPECT_TRUE(net.holds(p, static_cast<float>(step) + mean));
                     continue;
                 }
                 const ddp::Error error = error_of([&] { net.context.finalize(); });
                 EXPECT_EQ(facts_of(error), (Facts{DDP_ERROR_NONFINITE, world - 1, 2, -1, step}));
                 if (step == 3) messages.add(error.what());
                 for (int p : {0, 1})
-                    EXPECT_TRUE(net.holds(p, home() == Home::kCopy ? static_cast<float>(step + rank) : 0));
+                    EXPECT_TRUE(
+                        net.holds(p, home() == Home::kCopy ? static_cast<float>(step + rank) : 0));
                 const bool spoilt = home() == Home::kCopy && rank == world - 1;
                 EXPECT_EQ(std::isnan(net.grad(2)[4]), spoilt);
                 if (home() != Home::kCopy) {
@@ -262,10 +270,12 @@ TEST_P(NumbersTest, AWaitForAParameterTellsOfTheSkip) {
     });
 }
 
-// A gradient that accumulates is looked at when it is reduced. Unused and frozen ones stay what they were.
+// A gradient that accumulates is looked at when it is reduced. Unused and frozen ones stay what
+// they were.
 TEST_P(NumbersTest, UnsyncedStepsUnusedAndFrozenParameters) {
     run(2, [&](int rank, ddp_group* group) {
-        Net net(group, {20, 30, 5, 6}, home(), with(DDP_CONTEXT_SKIP_NONFINITE | DDP_CONTEXT_FIND_UNUSED));
+        Net net(group, {20, 30, 5, 6}, home(),
+                with(DDP_CONTEXT_SKIP_NONFINITE | DDP_CONTEXT_FIND_UNUSED));
         net.context.commit();
         net.context.set_frozen({3}, true);
         for (int p : {0, 1, 2, 3}) net.fill(p, 7);
@@ -363,7 +373,8 @@ TEST(Numbers, RanksWithoutInputsSkipToo) {
 
 TEST(Numbers, TheFirstStepOfAStaticGraphMayBeSkipped) {
     on_ranks({2, "threads"}, [](int rank, ddp_group* group) {
-        Net net(group, {20, 30, 5}, Home::kView, with(DDP_CONTEXT_SKIP_NONFINITE | DDP_CONTEXT_STATIC_GRAPH));
+        Net net(group, {20, 30, 5}, Home::kView,
+                with(DDP_CONTEXT_SKIP_NONFINITE | DDP_CONTEXT_STATIC_GRAPH));
         net.context.commit();
         for (int step = 0; step < 3; ++step) {
             for (int p : {1, 0}) {
@@ -402,7 +413,8 @@ TEST(Numbers, EveryTypeIsLookedAt) {
                         BorrowedGroup(group).barrier();
                         step(true);
                     });
-                    EXPECT_EQ(facts_of(error), (Facts{DDP_ERROR_NONFINITE, 1, victim, error.bucket(), 1}));
+                    EXPECT_EQ(facts_of(error),
+                              (Facts{DDP_ERROR_NONFINITE, 1, victim, error.bucket(), 1}));
                     EXPECT_THAT(error.what(), HasSubstr("element 21 of"));
                     if (flag == DDP_CONTEXT_REFUSE_NONFINITE) return;
                     step(false);
@@ -432,7 +444,8 @@ TEST(Numbers, RowsAreLookedAt) {
             if (flag == DDP_CONTEXT_REFUSE_NONFINITE) return;
             EXPECT_TRUE(context.sparse_gradient<float>(0).first.empty());
             step(1);
-            EXPECT_EQ(context.sparse_gradient<float>(0).first, (std::vector<std::int64_t>{2, 7, 8}));
+            EXPECT_EQ(context.sparse_gradient<float>(0).first,
+                      (std::vector<std::int64_t>{2, 7, 8}));
         });
 }
 
@@ -443,7 +456,8 @@ TEST(Numbers, FactorsAreLookedAt) {
                 BorrowedGroup borrowed(group);
                 ddp::Context context(borrowed, with(flag));
                 std::vector<float> grad(12);
-                context.add_param<float>("matrix", {3, 4}, nullptr, grad.data(), DDP_PARAM_FACTORED);
+                context.add_param<float>("matrix", {3, 4}, nullptr, grad.data(),
+                                         DDP_PARAM_FACTORED);
                 context.commit();
                 const auto step = [&](float value) {
                     float left[] = {1, 1, 1}, other[] = {2, 2, 2, 2};
@@ -457,7 +471,8 @@ TEST(Numbers, FactorsAreLookedAt) {
                     step(rank == 0 ? kNan : 1);
                 });
                 EXPECT_EQ(facts_of(error), (Facts{DDP_ERROR_NONFINITE, 0, 0, error.bucket(), 1}));
-                EXPECT_THAT(error.what(), HasSubstr(right ? "the right factor" : "the left factor"));
+                EXPECT_THAT(error.what(),
+                            HasSubstr(right ? "the right factor" : "the left factor"));
                 if (flag == DDP_CONTEXT_REFUSE_NONFINITE) return;
                 step(1);
                 EXPECT_EQ(grad, std::vector<float>(12, 2));
@@ -466,60 +481,66 @@ TEST(Numbers, FactorsAreLookedAt) {
 
 // The state of a hook does not get bad, and models stay alike where the hook keeps them so.
 TEST(Numbers, EveryHookGoesOnAfterASkip) {
-    const std::pair<const char*, const char*> hooks[] = {{"allreduce", ""},
-                                                         {"noop", ""},
-                                                         {"fp16", ""},
-                                                         {"bf16", ""},
-                                                         {"powersgd", "start=0,min_rate=0.1"},
-                                                         {"batched_powersgd", "start=0,min_rate=0.1"},
-                                                         {"quantize_per_tensor", "min_elements=0"},
-                                                         {"quantize_per_channel", "min_elements=0"},
-                                                         {"onebit", "min_elements=0"},
-                                                         {"topk", "min_elements=0"},
-                                                         {"post_local_sgd", "start=3"},
-                                                         {"fp16(powersgd)", "start=0,min_rate=0.1"}};
+    const std::pair<const char*, const char*> hooks[] = {
+        {"allreduce", ""},
+        {"noop", ""},
+        {"fp16", ""},
+        {"bf16", ""},
+        {"powersgd", "start=0,min_rate=0.1"},
+        {"batched_powersgd", "start=0,min_rate=0.1"},
+        {"quantize_per_tensor", "min_elements=0"},
+        {"quantize_per_channel", "min_elements=0"},
+        {"onebit", "min_elements=0"},
+        {"topk", "min_elements=0"},
+        {"post_local_sgd", "start=3"},
+        {"fp16(powersgd)", "start=0,min_rate=0.1"}};
     for (const auto& [hook, options] : hooks)
-        for (const std::uint32_t flag : {DDP_CONTEXT_SKIP_NONFINITE, DDP_CONTEXT_REFUSE_NONFINITE}) {
+        for (const std::uint32_t flag :
+             {DDP_CONTEXT_SKIP_NONFINITE, DDP_CONTEXT_REFUSE_NONFINITE}) {
             const bool refused = flag == DDP_CONTEXT_REFUSE_NONFINITE;
-            if (refused && std::string(hook) == "noop") continue;  // ranks do not wait for each other
-            on_ranks({2, "threads"}, [&, hook = hook, options = options](int rank, ddp_group* group) {
-                const testing::ScopedTrace trace("", 0, hook);
-                BorrowedGroup borrowed(group);
-                ddp::Context context(borrowed, with(flag, 0));
-                std::vector<float> grads[2];
-                for (int p : {0, 1}) {
-                    grads[p].resize(600);
-                    context.add_param<float>(p == 0 ? "a" : "b", {20, 30}, nullptr, grads[p].data());
-                }
-                context.use_hook(hook, options);
-                context.commit();
-                for (int step = 0; step < 8; ++step) {
-                    const bool bad = step == 2 || step == 5;
-                    const auto run = [&] {
-                        for (int p : {1, 0}) {
-                            for (std::size_t i = 0; i < 600; ++i)
-                                grads[p][i] = std::sin(static_cast<float>(i + 1) * static_cast<float>(step + rank + 1));
-                            if (bad && rank == 1 && p == 0) grads[p][77] = kNan;
-                            context.grad_ready(p);
-                        }
-                        context.finalize();
-                    };
-                    if (bad) {
-                        const ddp::Error error = error_of([&] {
-                            borrowed.barrier();
-                            run();
-                        });
-                        EXPECT_EQ(error.status(), DDP_ERROR_NONFINITE);
-                        EXPECT_EQ(error.rank(), 1);
-                        EXPECT_EQ(error.param(), 0);
-                        if (refused) return;
-                        continue;
+            // ranks do not wait for each other
+            if (refused && std::string(hook) == "noop") continue;
+            on_ranks(
+                {2, "threads"}, [&, hook = hook, options = options](int rank, ddp_group* group) {
+                    const testing::ScopedTrace trace("", 0, hook);
+                    BorrowedGroup borrowed(group);
+                    ddp::Context context(borrowed, with(flag, 0));
+                    std::vector<float> grads[2];
+                    for (int p : {0, 1}) {
+                        grads[p].resize(600);
+                        context.add_param<float>(p == 0 ? "a" : "b", {20, 30}, nullptr,
+                                                 grads[p].data());
                     }
-                    run();
-                    for (const auto& grad : grads)
-                        for (const float x : grad) EXPECT_TRUE(std::isfinite(x));
-                }
-            });
+                    context.use_hook(hook, options);
+                    context.commit();
+                    for (int step = 0; step < 8; ++step) {
+                        const bool bad = step == 2 || step == 5;
+                        const auto run = [&] {
+                            for (int p : {1, 0}) {
+                                for (std::size_t i = 0; i < 600; ++i)
+                                    grads[p][i] = std::sin(static_cast<float>(i + 1) *
+                                                           static_cast<float>(step + rank + 1));
+                                if (bad && rank == 1 && p == 0) grads[p][77] = kNan;
+                                context.grad_ready(p);
+                            }
+                            context.finalize();
+                        };
+                        if (bad) {
+                            const ddp::Error error = error_of([&] {
+                                borrowed.barrier();
+                                run();
+                            });
+                            EXPECT_EQ(error.status(), DDP_ERROR_NONFINITE);
+                            EXPECT_EQ(error.rank(), 1);
+                            EXPECT_EQ(error.param(), 0);
+                            if (refused) return;
+                            continue;
+                        }
+                        run();
+                        for (const auto& grad : grads)
+                            for (const float x : grad) EXPECT_TRUE(std::isfinite(x));
+                    }
+                });
         }
 }
 
@@ -549,7 +570,8 @@ ddp_context_options verifying(std::int64_t interval, std::uint32_t flags = 0) {
     return options;
 }
 
-// Trains, and flips a bit of a value on one rank after a step. Returns the error of the step that finds it.
+// Trains, and flips a bit of a value on one rank after a step. Returns the error of the step that
+// finds it.
 ddp::Error drift(Model& model, int rank, int victim, int flip_after, int* steps) {
     return error_of([&] {
         for (*steps = 0; *steps < 20; ++*steps) {
@@ -580,7 +602,8 @@ TEST_P(NumbersTest, AFlippedBitIsFoundAtTheNextComparison) {
             const ddp::Error error = drift(model, rank, victim, 5, &steps);
             EXPECT_EQ(steps, 8);
             EXPECT_EQ(facts_of(error), (Facts{DDP_ERROR_MISMATCH, victim, 1, -1, 8}));
-            const char* sides[] = {"rank 0 has others than ranks 1, 2", "rank 1 has others than ranks 0, 2",
+            const char* sides[] = {"rank 0 has others than ranks 1, 2",
+                                   "rank 1 has others than ranks 0, 2",
                                    "rank 2 has others than ranks 0, 1"};
             EXPECT_THAT(error.what(), HasSubstr(sides[victim]));
         });
@@ -633,7 +656,8 @@ TEST(Numbers, RanksThatMayDifferAreNotCompared) {
 }
 
 TEST(Numbers, EveryRankHasToAskForIt) {
-    for (const auto& options : {verifying(25), with(DDP_CONTEXT_SKIP_NONFINITE), with(DDP_CONTEXT_REFUSE_NONFINITE)})
+    for (const auto& options :
+         {verifying(25), with(DDP_CONTEXT_SKIP_NONFINITE), with(DDP_CONTEXT_REFUSE_NONFINITE)})
         on_ranks({2, "threads"}, [&](int rank, ddp_group* group) {
             Model model(group, {20}, true, rank == 0 ? options : with(0));
             EXPECT_EQ(facts_of([&] { model.context.commit(); }), (Facts{DDP_ERROR_MISMATCH, 1}));
@@ -649,8 +673,10 @@ TEST_F(NumbersOptions, AreReadStrictly) {
         {with(DDP_CONTEXT_VERIFY_BUFFERS), "needs options->verify_interval"},
         {with(DDP_CONTEXT_SKIP_NONFINITE | DDP_CONTEXT_REFUSE_NONFINITE), "exclude each other"}};
     for (const auto& [options, text] : cases)
-        expect_refused(
-            {{text, DDP_ERROR_INVALID_ARGUMENT, {text}, calling(ddp_context_create, group, &options, &none)}});
+        expect_refused({{text,
+                         DDP_ERROR_INVALID_ARGUMENT,
+                         {text},
+                         calling(ddp_context_create, group, &options, &none)}});
     // A program with the header of before.
     auto old = verifying(-1);
     old.struct_size = offsetof(ddp_context_options, verify_interval);

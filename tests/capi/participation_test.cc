@@ -35,18 +35,21 @@ protected:
 };
 
 INSTANTIATE_TEST_SUITE_P(All, ParticipationTest,
-                         testing::Values(Case{1, "threads", true}, Case{2, "threads", true}, Case{3, "threads", false},
-                                         Case{4, "threads-plain", true}, Case{2, "threads-single", false},
-                                         Case{4, "threads-caller", true}, Case{2, "tcp", true}, Case{3, "tcp", false},
-                                         Case{3, "shm", true}),
+                         testing::Values(Case{1, "threads", true}, Case{2, "threads", true},
+                                         Case{3, "threads", false}, Case{4, "threads-plain", true},
+                                         Case{2, "threads-single", false},
+                                         Case{4, "threads-caller", true}, Case{2, "tcp", true},
+                                         Case{3, "tcp", false}, Case{3, "shm", true}),
                          [](const auto& test) {
-                             std::string name = test.param.backend + std::to_string(test.param.world) +
+                             std::string name = test.param.backend +
+                                                std::to_string(test.param.world) +
                                                 (test.param.view ? "view" : "copy");
                              std::erase(name, '-');
                              return name;
                          });
 
-// Rank r has r + 1 samples; each sample's gradient is its global number. The mean over the global batch is known.
+// Rank r has r + 1 samples; each sample's gradient is its global number. The mean over the global
+// batch is known.
 TEST_P(ParticipationTest, TheWeightedMeanIsThatOfTheGlobalBatch) {
     run([&](int rank, ddp_group* group) {
         Model model(group, {3, 5}, view(), with(0, DDP_REDUCTION_WEIGHTED_MEAN));
@@ -60,7 +63,8 @@ TEST_P(ParticipationTest, TheWeightedMeanIsThatOfTheGlobalBatch) {
             double sum = 0;
             for (int i = 0; i <= rank; ++i) sum += rank * (rank + 1) / 2.0 + i;
             for (int p : {1, 0}) {
-                for (std::size_t k = 0; k < model.size(p); ++k) model.grad(p)[k] = static_cast<float>(sum / (rank + 1));
+                for (std::size_t k = 0; k < model.size(p); ++k)
+                    model.grad(p)[k] = static_cast<float>(sum / (rank + 1));
                 model.context.grad_ready(p);
             }
             model.context.finalize();
@@ -71,7 +75,8 @@ TEST_P(ParticipationTest, TheWeightedMeanIsThatOfTheGlobalBatch) {
     });
 }
 
-// ddp_step_begin has told the factor, which must outlast a change of roles before the first gradient.
+// ddp_step_begin has told the factor, which must outlast a change of roles before the first
+// gradient.
 TEST_P(ParticipationTest, WeightsHoldWhenRolesChangeAfterTheStepHasBegun) {
     run([&](int rank, ddp_group* group) {
         Model model(group, {3, 5}, view(), with(0, DDP_REDUCTION_WEIGHTED_MEAN));
@@ -86,13 +91,15 @@ TEST_P(ParticipationTest, WeightsHoldWhenRolesChangeAfterTheStepHasBegun) {
             if (step == 2) model.context.set_frozen({1}, false);
             for (int p : {1, 0}) {
                 if (p == 1 && step < 2) continue;
-                for (std::size_t k = 0; k < model.size(p); ++k) model.grad(p)[k] = static_cast<float>(10 + rank);
+                for (std::size_t k = 0; k < model.size(p); ++k)
+                    model.grad(p)[k] = static_cast<float>(10 + rank);
                 model.context.grad_ready(p);
             }
             model.context.finalize();
             for (int p = 0; p < (step < 2 ? 1 : 2); ++p)
                 for (std::size_t k = 0; k < model.size(p); ++k)
-                    EXPECT_NEAR(model.grad(p)[k], sum / weights, 1e-5) << "step " << step << ", parameter " << p;
+                    EXPECT_NEAR(model.grad(p)[k], sum / weights, 1e-5)
+                        << "step " << step << ", parameter " << p;
         }
     });
 }
@@ -158,7 +165,8 @@ TEST_P(ParticipationTest, WhatOnlyOneRankFreezesIsNamed) {
                 Model m(group, {2, 2}, view());
                 if (before && rank == 1) m.context.set_frozen({1}, true);
                 const Facts facts = facts_of([&] {
-                    m.borrowed.barrier();  // each rank has its context before one of them breaks the group
+                    // each rank has its context before one of them breaks the group
+                    m.borrowed.barrier();
                     m.context.commit();
                     if (!before && rank == 1) m.context.set_frozen({1}, true);
                     if (begins) m.context.step_begin();
@@ -167,7 +175,8 @@ TEST_P(ParticipationTest, WhatOnlyOneRankFreezesIsNamed) {
                     m.context.finalize();
                 });
                 EXPECT_EQ(facts.status, DDP_ERROR_MISMATCH);
-                EXPECT_THAT(facts.message, HasSubstr("parameter 'p1' is frozen on rank 1 and not on rank"));
+                EXPECT_THAT(facts.message,
+                            HasSubstr("parameter 'p1' is frozen on rank 1 and not on rank"));
             });
         }
 }
@@ -180,8 +189,9 @@ TEST_P(ParticipationTest, AnAuthorityChoosesWhatIsSkipped) {
         for (int step = 0; step < 4; ++step) {
             const int chosen = step % 3, authority = step % world();
             if (step < 3)
-                model.context.skip(rank == authority ? std::vector<ddp_param>{chosen} : std::vector<ddp_param>{},
-                                   authority);
+                model.context.skip(
+                    rank == authority ? std::vector<ddp_param>{chosen} : std::vector<ddp_param>{},
+                    authority);
             for (int p : {3, 2, 1, 0}) {
                 model.fill(p, model.context.skipped(p) ? 50.0f : static_cast<float>(rank));
                 if (!model.context.skipped(p)) model.context.grad_ready(p);
@@ -189,7 +199,8 @@ TEST_P(ParticipationTest, AnAuthorityChoosesWhatIsSkipped) {
             model.context.finalize();
             for (int p : {3, 2, 1, 0}) {
                 const bool skipped = step < 3 && p == chosen;
-                EXPECT_TRUE(model.holds(p, skipped ? 50 : mean)) << "step " << step << ", parameter " << p;
+                EXPECT_TRUE(model.holds(p, skipped ? 50 : mean))
+                    << "step " << step << ", parameter " << p;
             }
             EXPECT_EQ(model.context.stats().unsent_buckets, step < 3 ? 1 : 0);
         }
@@ -214,8 +225,8 @@ TEST_P(ParticipationTest, RanksThatSkipDifferentParametersAreTold) {
 
 // Rank r has 2 + r inputs; each contributes its step number + 1.
 TEST_P(ParticipationTest, RanksWithoutInputsShadowTheOthers) {
-    for (std::uint32_t flags :
-         {0u, std::uint32_t{DDP_CONTEXT_DIVIDE_BY_PRESENT}, std::uint32_t{DDP_CONTEXT_FIND_UNUSED}}) {
+    for (std::uint32_t flags : {0u, std::uint32_t{DDP_CONTEXT_DIVIDE_BY_PRESENT},
+                                std::uint32_t{DDP_CONTEXT_FIND_UNUSED}}) {
         run([&](int rank, ddp_group* group) {
             Model model(group, {3, 40}, view(), with(DDP_CONTEXT_JOIN | flags));
             model.context.commit();
@@ -232,11 +243,14 @@ TEST_P(ParticipationTest, RanksWithoutInputsShadowTheOthers) {
                     model.context.finalize();
                     const int present = step < 2 ? world() : world() - (step - 1);
                     const int divisor = flags == DDP_CONTEXT_DIVIDE_BY_PRESENT ? present : world();
-                    const float both = static_cast<float>(12 * (step + 1) * present) / static_cast<float>(divisor);
+                    const float both =
+                        static_cast<float>(12 * (step + 1) * present) / static_cast<float>(divisor);
                     EXPECT_NEAR(model.grad(0)[0], both, 1e-5) << "step " << step;
                     if (flags == DDP_CONTEXT_FIND_UNUSED) {
-                        EXPECT_NEAR(model.grad(1)[0], static_cast<float>(12 * (step + 1)) / static_cast<float>(world()),
-                                    1e-5);
+                        EXPECT_NEAR(
+                            model.grad(1)[0],
+                            static_cast<float>(12 * (step + 1)) / static_cast<float>(world()),
+                            1e-5);
                     } else {
                         EXPECT_NEAR(model.grad(1)[0], both, 1e-5);
                     }
@@ -291,7 +305,8 @@ TEST_P(ParticipationTest, AStepOfAJoinedRankCannotBeDiscarded) {
         model.context.commit();
         if (rank != 1) {
             model.context.step_begin();
-            EXPECT_EQ(facts_of([&] { model.context.discard_step(); }), (Facts{DDP_ERROR_UNSUPPORTED, 1}));
+            EXPECT_EQ(facts_of([&] { model.context.discard_step(); }),
+                      (Facts{DDP_ERROR_UNSUPPORTED, 1}));
             model.fill(0, static_cast<float>(world()));
             model.context.grad_ready(0);
             model.context.finalize();
@@ -351,7 +366,8 @@ TEST_P(ParticipationTest, AStaticGraphMayNotChange) {
                 EXPECT_EQ(model.context.stats().unsent_buckets, 1);
             }
         }
-        EXPECT_EQ(facts_of([&] { model.context.grad_ready(2); }), (Facts{DDP_ERROR_MISMATCH, -1, 2, 2, 3}));
+        EXPECT_EQ(facts_of([&] { model.context.grad_ready(2); }),
+                  (Facts{DDP_ERROR_MISMATCH, -1, 2, 2, 3}));
         const Facts facts = facts_of([&] {
             model.borrowed.barrier();  // the next error breaks the group for all
             model.context.finalize();

@@ -31,7 +31,8 @@ void step(Model& model, const std::vector<int>& order, float value = 1) {
 
 std::vector<int> buckets_of(const Model& model) {
     std::vector<int> result;
-    for (int p = 0; p < model.count(); ++p) result.push_back(ddp_context_param_bucket(model.context.get(), p));
+    for (int p = 0; p < model.count(); ++p)
+        result.push_back(ddp_context_param_bucket(model.context.get(), p));
     return result;
 }
 
@@ -83,7 +84,8 @@ TEST(Plan, RebuildsOnRequestAndAtIntervals) {
         step(model, {0, 1, 2});  // not recorded
         EXPECT_THAT(buckets_of(model), ElementsAre(2, 1, 0));
         model.context.request_rebuild();
-        step(model, {0, 1, 2});  // recorded; it is the third synced step, so the next is recorded again
+        // recorded; it is the third synced step, so the next is recorded again
+        step(model, {0, 1, 2});
         step(model, {1, 0, 2});
         EXPECT_THAT(buckets_of(model), ElementsAre(0, 1, 2));
         step(model, {1, 0, 2});
@@ -115,7 +117,8 @@ TEST(Plan, CapsMayBeGivenOneByOne) {
         EXPECT_THAT(buckets_of(model), ElementsAre(2, 1, 1, 0));
         std::uint64_t sizes[8] = {};
         std::size_t count = 0;
-        ASSERT_EQ(ddp_stats_bucket_sizes(model.context.get(), 1, sizes, 8, &count, nullptr), DDP_OK);
+        ASSERT_EQ(ddp_stats_bucket_sizes(model.context.get(), 1, sizes, 8, &count, nullptr),
+                  DDP_OK);
         EXPECT_THAT(std::vector<std::uint64_t>(sizes, sizes + count), ElementsAre(40, 80, 40));
     });
 }

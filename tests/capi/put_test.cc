@@ -47,7 +47,8 @@ TEST_P(PutTest, InUnsyncedStepsItReplacesOrAdds) {
         model.context.commit();
         const std::vector<float> gradient(5, static_cast<float>(rank + 1));
         for (const std::uint32_t flags : {0u, std::uint32_t{DDP_PUT_ADD}}) {
-            for (int round = 0; round < 2; ++round) {  // the result of the first is in the place of the second
+            // the result of the first is in the place of the second
+            for (int round = 0; round < 2; ++round) {
                 for (const bool sync : {false, false, true}) {
                     model.context.set_sync(sync);
                     model.context.put(0, gradient.data(), flags);
@@ -159,8 +160,10 @@ TEST_F(PutErrors, NameWhatIsWrongAndCopyNothing) {
                      {"ddp_put", "gradient is NULL", "'w'", "4 elements"},
                      calling(ddp_put, context, 0, static_cast<const float*>(nullptr), 0u),
                      0}});
-    expect_refused(
-        {{"flags", DDP_ERROR_UNSUPPORTED, {"ddp_put", "flags", "0x8"}, calling(ddp_put, context, 0, gradient, 8u)}});
+    expect_refused({{"flags",
+                     DDP_ERROR_UNSUPPORTED,
+                     {"ddp_put", "flags", "0x8"},
+                     calling(ddp_put, context, 0, gradient, 8u)}});
     expect_refused({{"no such parameter",
                      DDP_ERROR_INVALID_ARGUMENT,
                      {"ddp_put", "7"},

@@ -39,7 +39,8 @@ void good_step(Model& model, int rank, int world) {
         model.context.grad_ready(p);
     }
     model.context.finalize();
-    for (int p = 0; p < model.count(); ++p) EXPECT_TRUE(model.holds(p, static_cast<float>(world - 1) / 2));
+    for (int p = 0; p < model.count(); ++p)
+        EXPECT_TRUE(model.holds(p, static_cast<float>(world - 1) / 2));
 }
 
 // Ranks discard at different places of the backward pass, one after finalize would have been due.
@@ -99,7 +100,8 @@ TEST_P(RecoveryTest, ADiscardedStepLeavesNoInfinityInAView) {
     });
 }
 
-// As a scope of unsynced steps does that an exception ends. The new setting counts from the next step on.
+// As a scope of unsynced steps does that an exception ends. The new setting counts from the next
+// step on.
 TEST_P(RecoveryTest, AnUnsyncedStepMayBeginTheSyncedOnes) {
     on_ranks({2}, [&](int rank, ddp_group* group) {
         Model model(group, {20, 20}, view(), small_buckets());
@@ -178,7 +180,8 @@ TEST_P(RecoveryTest, ABrokenContextGoesOnInANewGroup) {
     });
 }
 
-// The step has succeeded on rank 0 only. Afterwards all hooks count it: from step 1 on they compress, or stop to reduce.
+// The step has succeeded on rank 0 only. Afterwards all hooks count it: from step 1 on they
+// compress, or stop to reduce.
 TEST_P(RecoveryTest, HooksCountAlikeInTheNewGroup) {
     for (const char* hook : {"powersgd", "post_local_sgd"})
         on_ranks({2, "threads"}, [&](int rank, ddp_group* group) {
@@ -251,7 +254,8 @@ TEST_P(RecoveryTest, AStaticGraphIsRecordedAgainInANewGroup) {
     });
 }
 
-// The bucket whose work has failed lets the step end; a thread of the program's transport still has the other.
+// The bucket whose work has failed lets the step end; a thread of the program's transport still has
+// the other.
 TEST_P(RecoveryTest, ABucketStaysAsLongAsTheWorkOfTheProgram) {
     bool frees = false;  // the context, instead of taking it to another group
     const auto leave = [&](int, ddp_group* group) {
@@ -268,9 +272,11 @@ TEST_P(RecoveryTest, ABucketStaysAsLongAsTheWorkOfTheProgram) {
                     ddp_work_complete(work, DDP_ERROR_UNAVAILABLE, "a test", nullptr);
                     return ddp::Work(work);
                 }
-                const auto nothing = +[](void*, ddp_work**, ddp_error**) -> ddp_status { return DDP_OK; };
+                const auto nothing =
+                    +[](void*, ddp_work**, ddp_error**) -> ddp_status { return DDP_OK; };
                 ddp::detail::call(ddp_work_then, work, nothing, static_cast<void*>(nullptr),
-                                  static_cast<void (*)(void*)>(nullptr), std::uint32_t{DDP_WORK_ANY_THREAD}, &given);
+                                  static_cast<void (*)(void*)>(nullptr),
+                                  std::uint32_t{DDP_WORK_ANY_THREAD}, &given);
                 transport = std::thread([&moved, bucket, work] {
                     while (!moved) std::this_thread::sleep_for(std::chrono::milliseconds(1));
                     auto* values = static_cast<float*>(ddp_bucket_buffer(bucket));
@@ -304,7 +310,8 @@ TEST_P(RecoveryTest, ABucketStaysAsLongAsTheWorkOfTheProgram) {
     on_ranks({1}, leave);
 }
 
-// The first step records the order of gradients; one that was not finished must not be part of the record.
+// The first step records the order of gradients; one that was not finished must not be part of the
+// record.
 TEST_P(RecoveryTest, AContextThatBreaksInItsFirstStepRecordsTheNextOne) {
     on_ranks({1}, [&](int, ddp_group* group) {
         ddp_group* spare = nullptr;
@@ -319,9 +326,12 @@ TEST_P(RecoveryTest, AContextThatBreaksInItsFirstStepRecordsTheNextOne) {
             good_step(model, 0, 1);
             std::vector<ddp_param> order(6, -1);
             std::size_t count = 0;
-            ASSERT_EQ(ddp_stats_ready_order(model.context.get(), order.data(), order.size(), &count, nullptr), DDP_OK);
-            EXPECT_EQ(std::vector<ddp_param>(order.begin(), order.begin() + static_cast<int>(count)),
-                      (std::vector<ddp_param>{2, 1, 0}));
+            ASSERT_EQ(ddp_stats_ready_order(model.context.get(), order.data(), order.size(), &count,
+                                            nullptr),
+                      DDP_OK);
+            EXPECT_EQ(
+                std::vector<ddp_param>(order.begin(), order.begin() + static_cast<int>(count)),
+                (std::vector<ddp_param>{2, 1, 0}));
         }
         ddp_group_free(spare);
     });

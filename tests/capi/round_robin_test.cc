@@ -1,4 +1,5 @@
-// Groups that take turns: how they are made, what runs at once and what stays in order, how they fail.
+// Groups that take turns: how they are made, what runs at once and what stays in order, how they
+// fail.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -46,10 +47,13 @@ public:
         auto nothing = +[](void*, ddp_work**, ddp_error**) -> ddp_status { return DDP_OK; };
         ddp_work* out = nullptr;
         ddp::detail::call(ddp_work_then, handle_, nothing, static_cast<void*>(nullptr),
-                          static_cast<void (*)(void*)>(nullptr), std::uint32_t{DDP_WORK_ANY_THREAD}, &out);
+                          static_cast<void (*)(void*)>(nullptr), std::uint32_t{DDP_WORK_ANY_THREAD},
+                          &out);
         return ddp::Work(out);
     }
-    void complete() { ddp::detail::call(ddp_work_complete, handle_, DDP_OK, static_cast<const char*>(nullptr)); }
+    void complete() {
+        ddp::detail::call(ddp_work_complete, handle_, DDP_OK, static_cast<const char*>(nullptr));
+    }
 
 private:
     ddp_work* handle_ = nullptr;
@@ -59,7 +63,8 @@ private:
 void expect_two_at_once(ddp::Group& group) {
     std::array<float, 3> sums{1, 1, 1};
     Held held;
-    ddp::Work first = group.allreduce(&sums[0], 1).then([&held] { return held.follower(); }, DDP_WORK_ANY_THREAD);
+    ddp::Work first =
+        group.allreduce(&sums[0], 1).then([&held] { return held.follower(); }, DDP_WORK_ANY_THREAD);
     ddp::Work second = group.allreduce(&sums[1], 1);
     ddp::Work third = group.allreduce(&sums[2], 1);
     second.wait(10'000);
@@ -93,7 +98,8 @@ TEST(RoundRobin, RefusesABackendThatWorksOnlyOnThreadsThatWait) {
                          {"threads-caller"},
                          calling(ddp_group_round_robin, &group, 1, &turns)}});
         float sum = 1;
-        EXPECT_EQ(ddp_allreduce(group, nullptr, &sum, 1, DDP_F32, DDP_SUM, nullptr, nullptr), DDP_OK);
+        EXPECT_EQ(ddp_allreduce(group, nullptr, &sum, 1, DDP_F32, DDP_SUM, nullptr, nullptr),
+                  DDP_OK);
         EXPECT_EQ(sum, 2);
     });
 }
@@ -117,7 +123,8 @@ TEST(RoundRobin, ABarrierIsOneForAllGroups) {
         for (int before = 0; before < 4; ++before) {  // whoever's turn it is
             float sum = 1;
             Held held;
-            ddp::Work first = turns.allreduce(&sum, 1).then([&held] { return held.follower(); }, DDP_WORK_ANY_THREAD);
+            ddp::Work first = turns.allreduce(&sum, 1).then([&held] { return held.follower(); },
+                                                            DDP_WORK_ANY_THREAD);
             ddp_work* handle = nullptr;
             ddp::detail::call(ddp_barrier, turns.get(), &handle);
             ddp::Work barrier(handle);
@@ -157,10 +164,12 @@ TEST(RoundRobin, ChainsMayBePolledInAnyOrder) {
         float data[2] = {1, 1};
         std::vector<ddp::Work> works;
         for (float& d : data)
-            works.push_back(turns.allreduce(&d, 1).then([&turns, &d] { return turns.allreduce(&d, 1); }));
+            works.push_back(
+                turns.allreduce(&d, 1).then([&turns, &d] { return turns.allreduce(&d, 1); }));
         const auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(10);
         for (std::size_t i : {std::size_t(rank), std::size_t(1 - rank)})
-            while (!works[i].test() && std::chrono::steady_clock::now() < give_up) std::this_thread::yield();
+            while (!works[i].test() && std::chrono::steady_clock::now() < give_up)
+                std::this_thread::yield();
         EXPECT_THAT(data, Each(4));
     });
 }
@@ -225,15 +234,18 @@ void expect_disagreement(const std::vector<std::vector<std::size_t>>& chosen, co
     on_ranks({2}, [&](int rank, ddp_group* group) {
         const std::vector<ddp::Group> groups = copies_of(group, 3);
         std::vector<ddp_group*> mine;
-        for (std::size_t i : chosen[static_cast<std::size_t>(rank)]) mine.push_back(groups[i].get());
+        for (std::size_t i : chosen[static_cast<std::size_t>(rank)])
+            mine.push_back(groups[i].get());
         ddp_group* out = nullptr;
         ddp_error* error = nullptr;
-        EXPECT_EQ(ddp_group_round_robin(mine.data(), mine.size(), &out, &error), DDP_ERROR_MISMATCH);
+        EXPECT_EQ(ddp_group_round_robin(mine.data(), mine.size(), &out, &error),
+                  DDP_ERROR_MISMATCH);
         const Facts facts = take_facts(error);
         EXPECT_EQ(facts, (Facts{DDP_ERROR_MISMATCH, 1}));
         EXPECT_THAT(facts.message, HasSubstr(words));
         EXPECT_EQ(out, nullptr);
-        for (ddp_group* given : mine) EXPECT_EQ(ddp_group_status(given, nullptr), DDP_ERROR_MISMATCH);
+        for (ddp_group* given : mine)
+            EXPECT_EQ(ddp_group_status(given, nullptr), DDP_ERROR_MISMATCH);
         EXPECT_EQ(ddp_group_status(group, nullptr), DDP_OK) << "it was not given";
         const std::lock_guard lock(mutex);
         messages.insert(facts.message);
@@ -288,7 +300,8 @@ TEST(RoundRobin, WhatBreaksOneGroupBreaksAllEverywhere) {
                 if (rank < 2) works.push_back(turns.allreduce(&d, 1));
             waiting += rank < 2;
             const auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(10);
-            while (waiting < 2 && std::chrono::steady_clock::now() < give_up) std::this_thread::yield();
+            while (waiting < 2 && std::chrono::steady_clock::now() < give_up)
+                std::this_thread::yield();
             if (rank == 2) groups[broken].abort("enough");
             auto check = [](auto&& call) {
                 const Facts facts = facts_of(call);
@@ -296,11 +309,13 @@ TEST(RoundRobin, WhatBreaksOneGroupBreaksAllEverywhere) {
                 EXPECT_EQ(facts.rank, 2) << facts;
             };
             for (auto& work : works) check([&] { work.wait(); });
-            while (ddp_group_status(turns.get(), nullptr) == DDP_OK && std::chrono::steady_clock::now() < give_up)
+            while (ddp_group_status(turns.get(), nullptr) == DDP_OK &&
+                   std::chrono::steady_clock::now() < give_up)
                 std::this_thread::yield();
             check([&] { turns.barrier(); });
             for (const auto& each : groups) {
-                while (ddp_group_status(each.get(), nullptr) == DDP_OK && std::chrono::steady_clock::now() < give_up)
+                while (ddp_group_status(each.get(), nullptr) == DDP_OK &&
+                       std::chrono::steady_clock::now() < give_up)
                     std::this_thread::yield();
                 EXPECT_EQ(ddp_group_status(each.get(), nullptr), DDP_ERROR_ABORTED);
             }
@@ -321,11 +336,13 @@ TEST(RoundRobin, AllRanksGiveTheSameReason) {
             float x = 1;
             ++ready;
             while (ready < 3) std::this_thread::yield();
-            groups[static_cast<std::size_t>(rank + round) % 3].abort("by rank " + std::to_string(rank));
+            groups[static_cast<std::size_t>(rank + round) % 3].abort("by rank " +
+                                                                     std::to_string(rank));
             ddp_error* error = nullptr;
             for (int turn = 0; turn < 3; ++turn) {
-                EXPECT_EQ(ddp_allreduce(turns.get(), nullptr, &x, 1, DDP_F32, DDP_SUM, nullptr, &error),
-                          DDP_ERROR_ABORTED);
+                EXPECT_EQ(
+                    ddp_allreduce(turns.get(), nullptr, &x, 1, DDP_F32, DDP_SUM, nullptr, &error),
+                    DDP_ERROR_ABORTED);
                 const std::string reason = take_message(error);
                 const std::lock_guard lock(mutex);
                 reasons.insert(reason);
@@ -340,7 +357,8 @@ TEST(RoundRobin, ABrokenGroupIsRefused) {
         const std::vector<ddp::Group> groups = copies_of(group, 2);
         if (rank == 0) ddp_group_abort(groups[1].get(), "before", nullptr);
         const auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(10);
-        while (ddp_group_status(groups[1].get(), nullptr) == DDP_OK && std::chrono::steady_clock::now() < give_up)
+        while (ddp_group_status(groups[1].get(), nullptr) == DDP_OK &&
+               std::chrono::steady_clock::now() < give_up)
             std::this_thread::yield();
         EXPECT_EQ(facts_of([&] { round_robin(groups); }), (Facts{DDP_ERROR_ABORTED, 0}));
     });
@@ -358,7 +376,8 @@ TEST(RoundRobin, ABrokenGroupIsRefusedOnEveryRank) {
         }
         inside = true;
         EXPECT_EQ(facts_of([&] { round_robin(groups); }), (Facts{DDP_ERROR_ABORTED, 1}));
-        for (const auto& given : groups) EXPECT_EQ(ddp_group_status(given.get(), nullptr), DDP_ERROR_ABORTED);
+        for (const auto& given : groups)
+            EXPECT_EQ(ddp_group_status(given.get(), nullptr), DDP_ERROR_ABORTED);
     });
 }
 
@@ -367,7 +386,8 @@ TEST(RoundRobin, ADisagreementBreaksAllGroups) {
         ddp::Group turns = round_robin(copies_of(group, 2));
         std::vector<float> data(100, 1);
         turns.allreduce(data.data(), 100).wait();
-        const Facts facts = facts_of([&] { turns.allreduce(data.data(), rank == 1 ? 99 : 100).wait(); });
+        const Facts facts =
+            facts_of([&] { turns.allreduce(data.data(), rank == 1 ? 99 : 100).wait(); });
         EXPECT_EQ(facts.status, DDP_ERROR_MISMATCH) << facts;
         EXPECT_GE(facts.rank, 0) << facts;
         ddp_error* error = nullptr;

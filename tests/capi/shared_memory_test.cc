@@ -56,7 +56,8 @@ std::vector<std::uint64_t> copied_in_training(const RankOptions& options, bool v
 
 TEST(SharedMemory, ViewsAreNotCopiedAtAll) {
     for (int world : {2, 4})
-        EXPECT_THAT(copied_in_training({world, "shm"}, true), testing::Each(0u)) << world << " ranks";
+        EXPECT_THAT(copied_in_training({world, "shm"}, true), testing::Each(0u))
+            << world << " ranks";
 }
 
 // Into the bucket and back, and nothing more.
@@ -65,7 +66,8 @@ TEST(SharedMemory, OtherGradientsAreCopiedTwice) {
     EXPECT_THAT(copied_in_training({2, "tcp"}, false), testing::Each(2 * kSteps * kGradientBytes));
 }
 
-// A bucket is closed as soon as it holds a MiB, so that it is still in the cache; elsewhere at 25 MiB.
+// A bucket is closed as soon as it holds a MiB, so that it is still in the cache; elsewhere at 25
+// MiB.
 TEST(SharedMemory, BucketsAreSmallByDefault) {
     for (const auto& [backend, buckets] : {std::pair("shm", 3), std::pair("tcp", 2)})
         on_ranks({2, backend}, [&, buckets = buckets](int, ddp_group* group) {
@@ -88,9 +90,10 @@ TEST(GroupMemory, IsReducedAndMayOutliveTheGroup) {
                 ASSERT_EQ(numbers[i], 0);
                 numbers[i] = static_cast<float>(i % 1000) + static_cast<float>(rank);
             }
-            call(ddp_allreduce, group, static_cast<const void*>(nullptr), mine, kCount, DDP_F32, DDP_SUM,
-                 static_cast<ddp_work**>(nullptr));
-            for (std::size_t i = 0; i < kCount; ++i) ASSERT_EQ(numbers[i], 2 * static_cast<float>(i % 1000) + 1);
+            call(ddp_allreduce, group, static_cast<const void*>(nullptr), mine, kCount, DDP_F32,
+                 DDP_SUM, static_cast<ddp_work**>(nullptr));
+            for (std::size_t i = 0; i < kCount; ++i)
+                ASSERT_EQ(numbers[i], 2 * static_cast<float>(i % 1000) + 1);
             memory[static_cast<std::size_t>(rank)] = mine;
         });
         for (void* m : memory) {
@@ -100,7 +103,8 @@ TEST(GroupMemory, IsReducedAndMayOutliveTheGroup) {
     }
 }
 
-// It keeps its memory, and with it its end of the shared memory. The others need not wait for the timeout all the same.
+// It keeps its memory, and with it its end of the shared memory. The others need not wait for the
+// timeout all the same.
 TEST(GroupMemory, ARankThatLeavesIsNoticedAlthoughItKeepsItsMemory) {
     void* memory = nullptr;
     on_ranks({2, "shm"}, [&](int rank, ddp_group* group) {
@@ -111,7 +115,8 @@ TEST(GroupMemory, ARankThatLeavesIsNoticedAlthoughItKeepsItsMemory) {
         const auto begin = std::chrono::steady_clock::now();
         ddp_error* error = nullptr;
         EXPECT_EQ(ddp_barrier(group, nullptr, &error), DDP_ERROR_RANK_FAILED);
-        EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(libddp::with_slack(5'000)));
+        EXPECT_LT(std::chrono::steady_clock::now() - begin,
+                  std::chrono::milliseconds(libddp::with_slack(5'000)));
         EXPECT_EQ(take_facts(error), (Facts{DDP_ERROR_RANK_FAILED, 0}));
     });
     static_cast<char*>(memory)[999] = 1;
@@ -128,7 +133,8 @@ TEST(GroupMemory, ATimeoutNamesTheRanksThatLeft) {
             ddp_error* error = nullptr;
             EXPECT_EQ(ddp_barrier(group, nullptr, &error), DDP_ERROR_RANK_FAILED);
             EXPECT_EQ(ddp_error_rank(error), 0);
-            const char* names = world == 2 ? "rank 0 left the group" : "ranks 0, 1, 2 left the group";
+            const char* names =
+                world == 2 ? "rank 0 left the group" : "ranks 0, 1, 2 left the group";
             EXPECT_THAT(take_message(error), testing::HasSubstr(names));
         });
     }
@@ -142,8 +148,8 @@ TEST(GroupMemory, BlocksComeAndGo) {
             const std::size_t count = 20'000 + static_cast<std::size_t>(i);
             call(ddp_mem_alloc, group, count * sizeof(double), &mine);
             static_cast<double*>(mine)[count - 1] = rank + i;
-            call(ddp_allreduce, group, static_cast<const void*>(nullptr), mine, count, DDP_F64, DDP_SUM,
-                 static_cast<ddp_work**>(nullptr));
+            call(ddp_allreduce, group, static_cast<const void*>(nullptr), mine, count, DDP_F64,
+                 DDP_SUM, static_cast<ddp_work**>(nullptr));
             ASSERT_EQ(static_cast<double*>(mine)[count - 1], 2 * i + 1);
             ASSERT_EQ(static_cast<double*>(mine)[0], 0);
             call(ddp_mem_free, mine);
@@ -160,9 +166,11 @@ TEST(GroupMemory, BadInput) {
     void* memory = nullptr;
     EXPECT_EQ(ddp_mem_alloc(nullptr, 8, &memory, nullptr), DDP_ERROR_INVALID_ARGUMENT);
     on_ranks({2, "shm"}, [](int, ddp_group* group) {
-        expect_refused({null_argument("ddp_mem_alloc", "memory", calling(ddp_mem_alloc, group, 8, nullptr))});
+        expect_refused(
+            {null_argument("ddp_mem_alloc", "memory", calling(ddp_mem_alloc, group, 8, nullptr))});
         void* mine = nullptr;
-        EXPECT_EQ(ddp_mem_alloc(group, std::size_t{1} << 50, &mine, nullptr), DDP_ERROR_OUT_OF_MEMORY);
+        EXPECT_EQ(ddp_mem_alloc(group, std::size_t{1} << 50, &mine, nullptr),
+                  DDP_ERROR_OUT_OF_MEMORY);
         EXPECT_EQ(mine, nullptr);
         call(ddp_mem_alloc, group, std::size_t{0}, &mine);
         call(ddp_mem_free, mine);

@@ -19,7 +19,8 @@ struct Case {
 
 class SparseTest : public testing::TestWithParam<Case> {
 protected:
-    void run(const std::function<void(int rank, ddp::Context& context)>& body, std::uint32_t flags = 0) {
+    void run(const std::function<void(int rank, ddp::Context& context)>& body,
+             std::uint32_t flags = 0) {
         on_ranks({GetParam().world, GetParam().backend}, [&](int rank, ddp_group* group) {
             BorrowedGroup borrowed(group);
             auto options = ddp::Context::defaults();
@@ -28,7 +29,8 @@ protected:
             ddp::Context context(borrowed, options);
             dense_[rank].assign(5, 0);
             context.add_param<float>("head", {5}, nullptr, dense_[rank].data());
-            context.add_param<float>("embedding", {kRows, kWidth}, nullptr, nullptr, DDP_PARAM_SPARSE);
+            context.add_param<float>("embedding", {kRows, kWidth}, nullptr, nullptr,
+                                     DDP_PARAM_SPARSE);
             context.commit();
             body(rank, context);
         });
@@ -38,8 +40,9 @@ protected:
 };
 
 INSTANTIATE_TEST_SUITE_P(All, SparseTest,
-                         testing::Values(Case{1, "threads"}, Case{2, "threads"}, Case{3, "threads-plain"},
-                                         Case{4, "threads-single"}, Case{3, "threads-caller"}, Case{3, "tcp"},
+                         testing::Values(Case{1, "threads"}, Case{2, "threads"},
+                                         Case{3, "threads-plain"}, Case{4, "threads-single"},
+                                         Case{3, "threads-caller"}, Case{3, "tcp"},
                                          Case{3, "shm"}));
 
 // The rows that rank `rank` gives in a step: rank + 1 rows, one index twice.
@@ -117,9 +120,10 @@ TEST_P(SparseTest, ARankMayHaveNoRowsAndMayNotUseItAtAll) {
         [&](int rank, ddp::Context& context) {
             for (int step = 0; step < 3; ++step) {  // used by all, by the last rank only, by none
                 if (step == 0 || (step == 1 && rank == world() - 1))
-                    context.sparse_grad_ready(
-                        1, rank == 0 && world() > 1 ? std::vector<std::int64_t>{} : rows_of(rank, step),
-                        values_of(rank, step).data());
+                    context.sparse_grad_ready(1,
+                                              rank == 0 && world() > 1 ? std::vector<std::int64_t>{}
+                                                                       : rows_of(rank, step),
+                                              values_of(rank, step).data());
                 context.grad_ready(0);
                 context.finalize();
                 Dense expected;

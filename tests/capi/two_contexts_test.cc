@@ -1,4 +1,5 @@
-// Two contexts of one shape on one group: where a rank uses them in another order, no rank takes one for the other.
+// Two contexts of one shape on one group: where a rank uses them in another order, no rank takes
+// one for the other.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -18,7 +19,8 @@ using testing::HasSubstr;
 
 // One parameter and one buffer of 100 elements.
 struct OneModel {
-    OneModel(const ddp::Group& group, const std::string& name, ddp_context_options options = ddp::Context::defaults())
+    OneModel(const ddp::Group& group, const std::string& name,
+             ddp_context_options options = ddp::Context::defaults())
         : context(group, options), value(100), gradient(100), buffer(100) {
         context.add_param<float>(name, {100}, value.data(), gradient.data());
         context.add_buffer<float>(name + ".mean", {100}, buffer.data());
@@ -44,7 +46,8 @@ testing::Matcher<std::string> names_both() {
 using Use = std::function<void(OneModel& model, int rank)>;
 
 // Rank 0 uses the generator first, and rank 1 the critic.
-void expect_mismatch(const RankOptions& ranks, const Use& use, ddp_context_options options = ddp::Context::defaults()) {
+void expect_mismatch(const RankOptions& ranks, const Use& use,
+                     ddp_context_options options = ddp::Context::defaults()) {
     on_ranks(ranks, [&](int rank, ddp_group* handle) {
         const BorrowedGroup group(handle);
         OneModel generator(group, "generator", options), critic(group, "critic", options);
@@ -65,14 +68,16 @@ void step(OneModel& model, int rank) {
 
 class TwoContexts : public testing::TestWithParam<RankOptions> {};
 INSTANTIATE_TEST_SUITE_P(Groups, TwoContexts,
-                         testing::Values(RankOptions(2, "threads"), RankOptions(2, "tcp"), RankOptions(2, "shm"),
+                         testing::Values(RankOptions(2, "threads"), RankOptions(2, "tcp"),
+                                         RankOptions(2, "shm"),
                                          [] {
                                              RankOptions options(2, "tcp");
                                              options.round_robin = 2;
                                              return options;
                                          }()),
                          [](const auto& instance) {
-                             return instance.param.backend + (instance.param.round_robin ? "_round_robin" : "");
+                             return instance.param.backend +
+                                    (instance.param.round_robin ? "_round_robin" : "");
                          });
 
 TEST_P(TwoContexts, SteppedInAnotherOrder) {
@@ -184,7 +189,8 @@ TEST(TwoContextsOf, FinalizedInAnotherOrder) {
             critic.gradient.assign(100, static_cast<float>(100 + rank));
             generator.context.grad_ready(0);
             critic.context.grad_ready(0);
-            for (int k = 0; k < 2; ++k) ((rank == 0) == (k == 0) ? generator : critic).context.finalize();
+            for (int k = 0; k < 2; ++k)
+                ((rank == 0) == (k == 0) ? generator : critic).context.finalize();
             EXPECT_EQ(generator.gradient[0], 0.5F);
             EXPECT_EQ(critic.gradient[0], 100.5F);
         }

@@ -1,4 +1,5 @@
-// Works and continuations through the C ABI: ownership of user data, errors, works that the program completes.
+// Works and continuations through the C ABI: ownership of user data, errors, works that the program
+// completes.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -43,7 +44,8 @@ ddp_work* completed(ddp_status status = DDP_OK) {
 TEST(Work, ContinuationRunsOnceAndItsDataIsDestroyedOnce) {
     Counter counter;
     ddp_work *work = completed(), *out = nullptr;
-    ASSERT_EQ(ddp_work_then(work, &Counter::run, &counter, &Counter::destroy, 0, &out, nullptr), DDP_OK);
+    ASSERT_EQ(ddp_work_then(work, &Counter::run, &counter, &Counter::destroy, 0, &out, nullptr),
+              DDP_OK);
     EXPECT_EQ(ddp_work_wait(out, 0, nullptr), DDP_OK);
     EXPECT_EQ(counter.runs, 1);
     EXPECT_EQ(counter.destroyed, 1);
@@ -55,7 +57,8 @@ TEST(Work, ContinuationRunsOnceAndItsDataIsDestroyedOnce) {
 TEST(Work, ContinuationOfAFailedWorkIsDestroyedWithoutRunning) {
     Counter counter;
     ddp_work *work = completed(DDP_ERROR_IO), *out = nullptr;
-    ASSERT_EQ(ddp_work_then(work, &Counter::run, &counter, &Counter::destroy, 0, &out, nullptr), DDP_OK);
+    ASSERT_EQ(ddp_work_then(work, &Counter::run, &counter, &Counter::destroy, 0, &out, nullptr),
+              DDP_OK);
     ddp_error* error = nullptr;
     EXPECT_EQ(ddp_work_wait(out, 0, &error), DDP_ERROR_IO);
     EXPECT_EQ(take_message(error), "broken on purpose");
@@ -68,9 +71,11 @@ TEST(Work, ContinuationOfAFailedWorkIsDestroyedWithoutRunning) {
 TEST(Work, DataStaysTheCallersIfThenFails) {
     Counter counter;
     ddp_work *work = completed(), *out = nullptr;
-    EXPECT_EQ(ddp_work_then(work, nullptr, &counter, &Counter::destroy, 0, &out, nullptr), DDP_ERROR_INVALID_ARGUMENT);
-    EXPECT_EQ(ddp_work_then(work, &Counter::run, &counter, &Counter::destroy, 1u << 9, &out, nullptr),
-              DDP_ERROR_UNSUPPORTED);
+    EXPECT_EQ(ddp_work_then(work, nullptr, &counter, &Counter::destroy, 0, &out, nullptr),
+              DDP_ERROR_INVALID_ARGUMENT);
+    EXPECT_EQ(
+        ddp_work_then(work, &Counter::run, &counter, &Counter::destroy, 1u << 9, &out, nullptr),
+        DDP_ERROR_UNSUPPORTED);
     EXPECT_EQ(counter.destroyed, 0);
     EXPECT_EQ(out, nullptr);
     ddp_work_free(work);
@@ -93,10 +98,12 @@ TEST(Work, ResultWaitsForTheNextWork) {
     ASSERT_EQ(ddp_work_create(5000, &counter.next, nullptr), DDP_OK);
     ddp_work* handle = counter.next;
     ddp_work *work = completed(), *out = nullptr;
-    // The continuation gives its handle away; another one for us comes through a continuation on it.
+    // The continuation gives its handle away; another one for us comes through a continuation on
+    // it.
     Counter watcher;
     ddp_work* watched = nullptr;
-    ASSERT_EQ(ddp_work_then(handle, &Counter::run, &watcher, nullptr, 0, &watched, nullptr), DDP_OK);
+    ASSERT_EQ(ddp_work_then(handle, &Counter::run, &watcher, nullptr, 0, &watched, nullptr),
+              DDP_OK);
     ASSERT_EQ(ddp_work_then(work, &Counter::run, &counter, nullptr, 0, &out, nullptr), DDP_OK);
     int32_t done = 1;
     EXPECT_EQ(ddp_work_test(out, &done, nullptr), DDP_OK);
@@ -113,8 +120,10 @@ TEST(Work, DataIsThereUntilTheNextWorkIsDone) {
         Counter counter, nothing;
         ddp_work *mine = nullptr, *work = completed(), *out = nullptr;
         ASSERT_EQ(ddp_work_create(60'000, &mine, nullptr), DDP_OK);
-        ASSERT_EQ(ddp_work_then(mine, &Counter::run, &nothing, nullptr, 0, &counter.next, nullptr), DDP_OK);
-        ASSERT_EQ(ddp_work_then(work, &Counter::run, &counter, &Counter::destroy, 0, &out, nullptr), DDP_OK);
+        ASSERT_EQ(ddp_work_then(mine, &Counter::run, &nothing, nullptr, 0, &counter.next, nullptr),
+                  DDP_OK);
+        ASSERT_EQ(ddp_work_then(work, &Counter::run, &counter, &Counter::destroy, 0, &out, nullptr),
+                  DDP_OK);
         EXPECT_EQ(counter.runs, 1);
         EXPECT_EQ(counter.destroyed, 0);
         EXPECT_EQ(ddp_work_complete(mine, status, "broken on purpose", nullptr), DDP_OK);
@@ -186,11 +195,13 @@ TEST(Work, ChainsOfCollectivesStayInStepWhateverTheTiming) {
     for (RankOptions options : {RankOptions(3, "threads"), RankOptions(3, "threads-single"),
                                 RankOptions(3, "threads-caller"), RankOptions(3, "tcp")})
         for (options.round_robin = 1; options.round_robin <= 3; options.round_robin += 2) {
-            if (options.round_robin > 1 && options.backend == "threads-caller") continue;  // cannot take turns
+            // cannot take turns
+            if (options.round_robin > 1 && options.backend == "threads-caller") continue;
             on_ranks(options, [](int rank, ddp_group* handle) {
                 ddp::Group group(handle);
                 for (int round = 0; round < 30; ++round) {
-                    std::vector<std::vector<float>> data(4, std::vector<float>(8, static_cast<float>(rank)));
+                    std::vector<std::vector<float>> data(
+                        4, std::vector<float>(8, static_cast<float>(rank)));
                     std::vector<ddp::Work> works;
                     for (auto& d : data) {
                         // Two collectives in a chain, and ranks that run at different speeds.
@@ -198,7 +209,8 @@ TEST(Work, ChainsOfCollectivesStayInStepWhateverTheTiming) {
                             for (auto& x : d) x += 1;
                             return group.allreduce(d.data(), d.size(), DDP_MAX);
                         }));
-                        if ((rank + round) % 3 == 0) std::this_thread::sleep_for(std::chrono::microseconds(200));
+                        if ((rank + round) % 3 == 0)
+                            std::this_thread::sleep_for(std::chrono::microseconds(200));
                     }
                     for (auto& work : works) work.wait();
                     for (auto& d : data) EXPECT_THAT(d, testing::Each(4.0f));
@@ -209,8 +221,8 @@ TEST(Work, ChainsOfCollectivesStayInStepWhateverTheTiming) {
         }
 }
 
-// The last owner of a group may be what its failure destroys, on a thread that belongs to the group itself, whether
-// that thread learns of the failure or finds it.
+// The last owner of a group may be what its failure destroys, on a thread that belongs to the group
+// itself, whether that thread learns of the failure or finds it.
 TEST(Work, AGroupMayBeFreedByWhatItsFailureDestroys) {
     struct Owner {
         ddp_group* group;
@@ -237,7 +249,8 @@ TEST(Work, AGroupMayBeFreedByWhatItsFailureDestroys) {
                     if (failure == DDP_ERROR_ABORTED) {
                         EXPECT_EQ(ddp_group_abort(owner.group, "test", nullptr), DDP_OK);
                     } else {
-                        EXPECT_EQ(ddp_allreduce(owner.group, nullptr, values, 2, DDP_F32, DDP_SUM, &work, nullptr),
+                        EXPECT_EQ(ddp_allreduce(owner.group, nullptr, values, 2, DDP_F32, DDP_SUM,
+                                                &work, nullptr),
                                   DDP_OK);
                         EXPECT_EQ(ddp_work_wait(work, 0, nullptr), failure);
                         ddp_work_free(work);
@@ -246,17 +259,21 @@ TEST(Work, AGroupMayBeFreedByWhatItsFailureDestroys) {
                     return;
                 }
                 auto freed = owner.freed.get_future();
-                if (ddp_allreduce(owner.group, nullptr, values, 1, DDP_F32, DDP_SUM, &work, nullptr) != DDP_OK) {
+                if (ddp_allreduce(owner.group, nullptr, values, 1, DDP_F32, DDP_SUM, &work,
+                                  nullptr) != DDP_OK) {
                     ddp_group_free(owner.group);  // the other was faster
                     return;
                 }
                 // The second ends within the failure of the first.
-                if (ddp_allreduce(owner.group, nullptr, values + 1, 1, DDP_F32, DDP_SUM, &queued, nullptr) != DDP_OK) {
+                if (ddp_allreduce(owner.group, nullptr, values + 1, 1, DDP_F32, DDP_SUM, &queued,
+                                  nullptr) != DDP_OK) {
                     ddp_group_free(owner.group);
                     ddp_work_free(work);
                     return;
                 }
-                ASSERT_EQ(ddp_work_then(queued, &Owner::run, &owner, &Owner::destroy, 0, &out, nullptr), DDP_OK);
+                ASSERT_EQ(
+                    ddp_work_then(queued, &Owner::run, &owner, &Owner::destroy, 0, &out, nullptr),
+                    DDP_OK);
                 if (failure == DDP_ERROR_MISMATCH) {
                     EXPECT_EQ(ddp_work_wait(work, 0, nullptr), failure);
                 }

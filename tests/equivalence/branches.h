@@ -20,7 +20,8 @@ inline double branch_gradient(ddp_param param, int rank, int step) {
     return 12.0 * (rank + 1) + 100.0 * param + 1000.0 * step;
 }
 
-// The mean over all ranks, where a rank that does not use it counts as zero; nothing if no rank uses it.
+// The mean over all ranks, where a rank that does not use it counts as zero; nothing if no rank
+// uses it.
 inline std::optional<double> branch_mean(const Graph& graph, ddp_param param, int step, int world) {
     double sum = 0;
     bool any = false;

@@ -30,7 +30,8 @@ TEST_P(ControlFlow, TheSameOnEveryRank) {
 // The second layer on the last rank only, in every other step.
 TEST_P(ControlFlow, DifferentAcrossRanks) {
     const Graph graph = [this](int rank, int step) {
-        return step % 2 == 0 && rank == world() - 1 ? std::set<ddp_param>{0, 1} : std::set<ddp_param>{0};
+        return step % 2 == 0 && rank == world() - 1 ? std::set<ddp_param>{0, 1}
+                                                    : std::set<ddp_param>{0};
     };
     on_ranks(ranks(), [&](int, ddp_group* group) {
         for (std::uint32_t more : {0u, std::uint32_t{DDP_CONTEXT_SKIP_UNUSED_BUCKETS}}) {
@@ -47,7 +48,8 @@ TEST_P(ControlFlow, DifferentAcrossRanks) {
     });
 }
 
-// Every rank has a graph of its own and walks it in a direction of its own; plans stay equal, and so do gradients.
+// Every rank has a graph of its own and walks it in a direction of its own; plans stay equal, and
+// so do gradients.
 TEST_P(ControlFlow, DifferentGraphsKeepOnePlan) {
     const Graph graph = [](int rank, int) {
         return rank % 2 == 0 ? std::set<ddp_param>{0, 2, 4} : std::set<ddp_param>{1, 3, 4};
@@ -63,19 +65,22 @@ TEST_P(ControlFlow, DifferentGraphsKeepOnePlan) {
             const std::string plan = model.context.plan();
             expect_same_on_every_rank(group, plan.data(), plan.size(), "the plan");
             for (ddp_param i = 0; i < 4 && world() > 1; ++i)
-                expect_same_on_every_rank(group, model.grad(i), model.size(i), numbered("gradient ", i));
+                expect_same_on_every_rank(group, model.grad(i), model.size(i),
+                                          numbered("gradient ", i));
         }
     });
 }
 
-// In unsynced steps what is used adds up, as gradients do, and the map is cleared only by a synced step.
+// In unsynced steps what is used adds up, as gradients do, and the map is cleared only by a synced
+// step.
 TEST_P(ControlFlow, WhatUnsyncedStepsUseCounts) {
     on_ranks(ranks(), [&](int rank, ddp_group* group) {
         Branches model(group, view(), DDP_CONTEXT_FIND_UNUSED, 4);
         model.context.commit();
         for (int round = 0; round < 2; ++round) {
             for (ddp_param i = 0; i < 4; ++i) model.set(i, leftover(i, rank));
-            // Branch 0 in the unsynced step on rank 0, branch 1 in the synced one, branch 2 in both.
+            // Branch 0 in the unsynced step on rank 0, branch 1 in the synced one, branch 2 in
+            // both.
             for (bool sync : {false, true}) {
                 model.context.set_sync(sync);
                 model.context.step_begin();

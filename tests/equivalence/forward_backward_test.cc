@@ -21,7 +21,8 @@ TEST_P(ForwardBackward, GradientsAreThoseOfTheGlobalBatch) {
         net.backward(share_of(batch, rank, world()));
         end_step(net.context);
         net.expect_gradients(gradients_of(net.values, batch), "one step");
-        for (ddp_param i = 0; i < net.count(); ++i) expect_same_on_every_rank(group, net.grad(i), net.size(i));
+        for (ddp_param i = 0; i < net.count(); ++i)
+            expect_same_on_every_rank(group, net.grad(i), net.size(i));
     });
 }
 
@@ -39,12 +40,13 @@ TEST_P(ForwardBackward, TrainingEqualsOneProcess) {
             train_alone(alone, global_batch(step));
             net.expect_values(alone, at_step(step));
         }
-        for (const auto& tensor : net.values) expect_same_on_every_rank(group, tensor.data(), tensor.size());
+        for (const auto& tensor : net.values)
+            expect_same_on_every_rank(group, tensor.data(), tensor.size());
     });
 }
 
-// Every other iteration runs without libddp at all: the gradient grows where it stands, and the next step averages the
-// whole of it. Nobody sets it to zero.
+// Every other iteration runs without libddp at all: the gradient grows where it stands, and the
+// next step averages the whole of it. Nobody sets it to zero.
 TEST_P(ForwardBackward, GradientsMayGrowOutsideOfSteps) {
     on_ranks(ranks(), [&](int rank, ddp_group* group) {
         Trainee net(group, view());
@@ -56,7 +58,8 @@ TEST_P(ForwardBackward, GradientsMayGrowOutsideOfSteps) {
             if (iteration % 2 == 0) {
                 net.accumulate(share_of(batch, rank, world()));
                 if (world() > 1) {
-                    EXPECT_GT(std::abs(net.grad(3)[0] - alone[3][0]), 1e-9) << "what a rank has is its own";
+                    EXPECT_GT(std::abs(net.grad(3)[0] - alone[3][0]), 1e-9)
+                        << "what a rank has is its own";
                 }
                 continue;
             }
@@ -84,12 +87,15 @@ TEST_P(ForwardBackward, SeveralBackwardPassesMakeOneStep) {
             const auto grads = model.grads();
             add_gradients(weights, share_of(of_b, rank, world()), {grads.begin() + 4, grads.end()});
             for (ddp_param i = 7; i >= 4; --i) model.context.grad_ready(i);
-            add_gradients(weights, share_of(of_a, rank, world()), {grads.begin(), grads.begin() + 4});
+            add_gradients(weights, share_of(of_a, rank, world()),
+                          {grads.begin(), grads.begin() + 4});
             for (ddp_param i = 3; i >= 0; --i) model.context.grad_ready(i);
             end_step(model.context);
             for (ddp_param i = 0; i < 8; ++i)
-                expect_near(model.grad(i), gradients_of(weights, i < 4 ? of_a : of_b)[static_cast<std::size_t>(i % 4)],
-                            at_step(step));
+                expect_near(
+                    model.grad(i),
+                    gradients_of(weights, i < 4 ? of_a : of_b)[static_cast<std::size_t>(i % 4)],
+                    at_step(step));
         }
     });
 }
@@ -121,21 +127,26 @@ TEST_P(ForwardBackward, ASharedWeightGetsBothParts) {
     on_ranks(ranks(), [&](int rank, ddp_group* group) {
         Replica<double> model(group, view());
         model.add("bias", {n}, {0.1, -0.2, 0.3});
-        const ddp_param shared = model.add("shared", {n, n}, {.1, .2, .3, -.4, .5, -.6, .7, .8, -.9}, 0, 2);
+        const ddp_param shared =
+            model.add("shared", {n, n}, {.1, .2, .3, -.4, .5, -.6, .7, .8, -.9}, 0, 2);
         model.context.commit();
         const auto& w = model.values[1];
-        // The gradient of (sum over o of (W W x + bias)[o]): that of the layer near the loss, or of the other one.
-        auto add_part = [&](const Sample& sample, bool near_the_loss, double* gradient, double factor) {
+        // The gradient of (sum over o of (W W x + bias)[o]): that of the layer near the loss, or of
+        // the other one.
+        auto add_part = [&](const Sample& sample, bool near_the_loss, double* gradient,
+                            double factor) {
             for (std::size_t row = 0; row < n; ++row)
                 for (std::size_t column = 0; column < n; ++column) {
                     double part = 0;
                     for (std::size_t k = 0; k < n; ++k)
                         part += near_the_loss ? w[column * n + k] * sample.x[k] : w[k * n + row];
-                    gradient[row * n + column] += factor * (near_the_loss ? part : part * sample.x[column]);
+                    gradient[row * n + column] +=
+                        factor * (near_the_loss ? part : part * sample.x[column]);
                 }
         };
         for (int step = 0; step < 3; ++step) {
-            const Batch batch = make_batch(static_cast<unsigned>(step), static_cast<std::size_t>(world()));
+            const Batch batch =
+                make_batch(static_cast<unsigned>(step), static_cast<std::size_t>(world()));
             const Sample& mine = batch[static_cast<std::size_t>(rank)];
             model.context.step_begin();
             model.zero_grads();
@@ -156,8 +167,8 @@ TEST_P(ForwardBackward, ASharedWeightGetsBothParts) {
     });
 }
 
-// Rank 0 saves; every rank starts again from what rank 0 saved, with the plan of the first run. Bits continue as if
-// nothing had happened.
+// Rank 0 saves; every rank starts again from what rank 0 saved, with the plan of the first run.
+// Bits continue as if nothing had happened.
 TEST_P(ForwardBackward, ACheckpointContinuesBitForBit) {
     on_ranks(ranks(), [&](int rank, ddp_group* group) {
         auto train = [&](Trainee& net, int from, int to) {

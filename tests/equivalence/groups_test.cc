@@ -36,8 +36,8 @@ protected:
         for (int i = 0; i < steps; ++i) train_alone(weights, global_batch(i));
         return weights;
     }
-    // The last rank gives up in the middle of step 2; every rank gets an error. `spare`: another group of the same
-    // ranks, in which all meet before, so that nobody is still busy with step 1.
+    // The last rank gives up in the middle of step 2; every rank gets an error. `spare`: another
+    // group of the same ranks, in which all meet before, so that nobody is still busy with step 1.
     void fail_in_step_two(int rank, Trainee& net, ddp::Group& spare) const {
         spare.barrier();
         const ddp::Error error = error_of([&] {
@@ -54,14 +54,15 @@ protected:
 };
 INSTANTIATE_TEST_SUITE_P(All, Groups, testing::ValuesIn(all_cases()), name_of);
 
-// Between steps, to a group of fewer ranks and back: the mean is that of the group of the moment. The content of a parameter that
-// nobody uses stays.
+// Between steps, to a group of fewer ranks and back: the mean is that of the group of the moment.
+// The content of a parameter that nobody uses stays.
 TEST_P(Groups, TheMeanIsThatOfTheNewGroup) {
     on_ranks(ranks(), [&](int rank, ddp_group* group) {
         // Even ranks and odd ranks.
         PartOf all(group, 0), part(group, rank % 2);
         for (bool find_unused : {false, true}) {
-            Replica<double> model(group, view(), with_flags(find_unused ? DDP_CONTEXT_FIND_UNUSED : 0));
+            Replica<double> model(group, view(),
+                                  with_flags(find_unused ? DDP_CONTEXT_FIND_UNUSED : 0));
             for (const char* name : {"a", "b", "unused"})
                 if (find_unused || *name != 'u') model.add(name, {9});
             model.context.commit();
@@ -78,8 +79,10 @@ TEST_P(Groups, TheMeanIsThatOfTheNewGroup) {
                     }
                     end_step(model.context);
                     for (ddp_param i = 0; i < 2; ++i)
-                        expect_near(model.grad(i), std::vector<double>(9, sum / static_cast<double>(members.size())),
-                                    at_step(step));
+                        expect_near(
+                            model.grad(i),
+                            std::vector<double>(9, sum / static_cast<double>(members.size())),
+                            at_step(step));
                     if (find_unused) {
                         EXPECT_TRUE(model.holds(2, 5));
                     }
@@ -109,7 +112,8 @@ TEST_P(Groups, AContextGoesOnAfterAFailure) {
         net.context.set_group(next);
         for (int i = 2; i < 5; ++i) step(rank, net, i);
         net.expect_values(trained_alone(5), "recovered");
-        for (const auto& tensor : net.values) expect_same_on_every_rank(next.get(), tensor.data(), tensor.size());
+        for (const auto& tensor : net.values)
+            expect_same_on_every_rank(next.get(), tensor.data(), tensor.size());
     });
 }
 

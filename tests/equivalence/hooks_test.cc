@@ -1,4 +1,5 @@
-// Communication hooks: what they return, how they are replaced, and that with the right hook nothing changes.
+// Communication hooks: what they return, how they are replaced, and that with the right hook
+// nothing changes.
 #include "equivalence/hooks.h"
 
 #include <map>
@@ -43,7 +44,8 @@ TEST_P(Hooks, AResultThatTheHookMakesItself) {
             ddp_work* own = nullptr;
             ddp::detail::call(ddp_work_create, std::int64_t{10'000}, &own);
             ddp::Work future(own);
-            std::fill_n(static_cast<double*>(ddp_bucket_buffer(bucket)), ddp_bucket_count(bucket), 1.0);
+            std::fill_n(static_cast<double*>(ddp_bucket_buffer(bucket)), ddp_bucket_count(bucket),
+                        1.0);
             ddp::detail::call(ddp_work_complete, own, DDP_OK, static_cast<const char*>(nullptr));
             return future.then([bucket] {
                 auto* values = static_cast<double*>(ddp_bucket_buffer(bucket));
@@ -53,12 +55,14 @@ TEST_P(Hooks, AResultThatTheHookMakesItself) {
         });
         for (int step = 0; step < 3; ++step) {
             forward_backward(rank, net, step);
-            for (ddp_param i = 0; i < net.count(); ++i) EXPECT_TRUE(net.holds(i, 2)) << at_step(step);
+            for (ddp_param i = 0; i < net.count(); ++i)
+                EXPECT_TRUE(net.holds(i, 2)) << at_step(step);
         }
     });
 }
 
-// PyTorch refuses a second hook. Here it replaces the first, whose state is destroyed, and the default can come back.
+// PyTorch refuses a second hook. Here it replaces the first, whose state is destroyed, and the
+// default can come back.
 TEST_P(Hooks, ANewHookReplacesTheOldOne) {
     on_ranks(ranks(), [&](int rank, ddp_group* group) {
         Trainee net(group, view());
@@ -86,14 +90,16 @@ TEST_P(Hooks, ANewHookReplacesTheOldOne) {
     });
 }
 
-// A hook of the wrong kind on one rank: an error on every rank that names the hook, the rank and the bucket.
+// A hook of the wrong kind on one rank: an error on every rank that names the hook, the rank and
+// the bucket.
 TEST_P(Hooks, AnInvalidResultIsAnErrorEverywhere) {
     struct Mistake {
         ddp_comm_hook_fn hook;
         ddp_status status;
     };
     const Mistake mistakes[] = {
-        {+[](void*, ddp_group*, ddp_bucket*, ddp_work**, ddp_error**) -> ddp_status { return 1; }, DDP_ERROR_CALLBACK},
+        {+[](void*, ddp_group*, ddp_bucket*, ddp_work**, ddp_error**) -> ddp_status { return 1; },
+         DDP_ERROR_CALLBACK},
         {+[](void*, ddp_group*, ddp_bucket* bucket, ddp_work**, ddp_error** error) -> ddp_status {
              return ddp_bucket_set_buffer(bucket, ddp_bucket_buffer(bucket), DDP_I64, error);
          },
@@ -104,11 +110,13 @@ TEST_P(Hooks, AnInvalidResultIsAnErrorEverywhere) {
             const int culprit = world() - 1;
             const Facts facts = facts_of([&] {
                 if (rank == culprit)
-                    ddp::detail::call(ddp_set_comm_hook, net.context.get(), mistake.hook, static_cast<void*>(nullptr),
+                    ddp::detail::call(ddp_set_comm_hook, net.context.get(), mistake.hook,
+                                      static_cast<void*>(nullptr),
                                       static_cast<void (*)(void*)>(nullptr));
                 else
                     net.context.set_comm_hook(average);
-                net.context.commit();  // the culprit may be through with its step before this returns elsewhere
+                // the culprit may be through with its step before this returns elsewhere
+                net.context.commit();
                 forward_backward(rank, net, 0);
             });
             EXPECT_EQ(facts.status, mistake.status) << facts;
@@ -127,7 +135,8 @@ TEST_P(Hooks, AveragingByHookEqualsTheDefault) {
         train(rank, plain, 4);
         train(rank, hooked, 4);
         plain.expect_values(trained_alone(4), "default");
-        for (std::size_t i = 0; i < plain.values.size(); ++i) EXPECT_EQ(hooked.values[i], plain.values[i]) << i;
+        for (std::size_t i = 0; i < plain.values.size(); ++i)
+            EXPECT_EQ(hooked.values[i], plain.values[i]) << i;
     });
 }
 
@@ -143,7 +152,8 @@ TEST_P(Hooks, DivisionBeforeOrAfterTheSum) {
     });
 }
 
-// The optimizer inside the step, parameter by parameter as gradients become final, instead of after it.
+// The optimizer inside the step, parameter by parameter as gradients become final, instead of after
+// it.
 TEST_P(Hooks, AnOptimizerInTheStepEqualsOneAfterIt) {
     on_ranks(ranks(), [&](int rank, ddp_group* group) {
         for (auto hook : {&average, &sum_then_divide}) {
@@ -162,12 +172,14 @@ TEST_P(Hooks, AnOptimizerInTheStepEqualsOneAfterIt) {
             train(rank, plain, 4);
             EXPECT_EQ(calls, 4 * net.count());
             net.expect_values(trained_alone(4), "optimizer in the step");
-            for (std::size_t i = 0; i < net.values.size(); ++i) EXPECT_EQ(net.values[i], plain.values[i]) << i;
+            for (std::size_t i = 0; i < net.values.size(); ++i)
+                EXPECT_EQ(net.values[i], plain.values[i]) << i;
         }
     });
 }
 
-// The rows that a batch looks up in a table of embeddings, and the loss sum(scale * row) / batch size over them.
+// The rows that a batch looks up in a table of embeddings, and the loss sum(scale * row) / batch
+// size over them.
 constexpr std::int64_t kRows = 10;
 constexpr std::size_t kWidth = 2;
 
@@ -183,14 +195,16 @@ TEST_P(Hooks, SparseGradientsWithAndWithoutAHook) {
         for (bool with_hook : {false, true}) {
             Replica<double> model(group, view());
             const ddp_param table =
-                model.add("table", {kRows, kWidth}, std::vector<double>(kRows * kWidth, 0.5), DDP_PARAM_SPARSE);
+                model.add("table", {kRows, kWidth}, std::vector<double>(kRows * kWidth, 0.5),
+                          DDP_PARAM_SPARSE);
             const ddp_param scale = model.add("scale", {kWidth}, {1.0, -2.0});
             std::vector<ddp_param> seen;
             if (with_hook)
                 model.context.set_comm_hook([&](ddp_group* g, ddp_bucket* bucket) {
                     ddp_tensor tensor{};
                     tensor.struct_size = sizeof tensor;
-                    ddp::detail::call(ddp_bucket_gradient, static_cast<const ddp_bucket*>(bucket), 0, &tensor);
+                    ddp::detail::call(ddp_bucket_gradient, static_cast<const ddp_bucket*>(bucket),
+                                      0, &tensor);
                     seen.push_back(tensor.param);
                     return sum_then_divide(g, bucket);
                 });
@@ -206,7 +220,8 @@ TEST_P(Hooks, SparseGradientsWithAndWithoutAHook) {
                 for (std::int64_t index : indices)
                     for (std::size_t k = 0; k < kWidth; ++k) {
                         rows.push_back(model.values[1][k] * each);
-                        model.grad(scale)[k] += model.values[0][static_cast<std::size_t>(index) * kWidth + k] * each;
+                        model.grad(scale)[k] +=
+                            model.values[0][static_cast<std::size_t>(index) * kWidth + k] * each;
                     }
                 model.context.sparse_grad_ready(table, indices, rows.data());
                 model.context.grad_ready(scale);
@@ -229,7 +244,8 @@ TEST_P(Hooks, SparseGradientsWithAndWithoutAHook) {
                             gradients[1][k] += alone[0][at] * each / world();
                         }
                 for (std::size_t i = 0; i < 2; ++i) descend(alone[i], gradients[i].data());
-                for (std::size_t i = 0; i < 2; ++i) expect_near(model.values[i].data(), alone[i], at_step(step));
+                for (std::size_t i = 0; i < 2; ++i)
+                    expect_near(model.values[i].data(), alone[i], at_step(step));
             }
             if (with_hook) {
                 EXPECT_EQ(seen, std::vector<ddp_param>(4, scale)) << "hooks see dense buckets only";

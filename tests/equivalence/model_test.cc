@@ -26,7 +26,8 @@ public:
     using Bytes = std::deque<std::vector<std::uint8_t>>;
 
     MixedState(ddp::Context& context, bool view) {
-        for (ddp_dtype type : {DDP_F16, DDP_BF16, DDP_F32, DDP_F64, DDP_I32, DDP_I64, DDP_U8, DDP_C64, DDP_C128})
+        for (ddp_dtype type :
+             {DDP_F16, DDP_BF16, DDP_F32, DDP_F64, DDP_I32, DDP_I64, DDP_U8, DDP_C64, DDP_C128})
             for (std::int64_t count : {0, 1, 63, 64, 65, 1000})
                 for (bool buffer : {false, true}) add(context, type, count, buffer, view);
         add(context, DDP_F32, 1'100'000, true, view);  // too large to travel together with others
@@ -40,7 +41,8 @@ public:
         }
         for (auto& tensor : bytes)
             for (std::size_t at = 0; at < tensor.size(); at += pattern.size())
-                std::copy_n(pattern.begin(), std::min(pattern.size(), tensor.size() - at), tensor.data() + at);
+                std::copy_n(pattern.begin(), std::min(pattern.size(), tensor.size() - at),
+                            tensor.data() + at);
     }
     Bytes filled(std::uint32_t seed) const {
         Bytes result = values;
@@ -54,7 +56,8 @@ private:
     void add(ddp::Context& context, ddp_dtype type, std::int64_t count, bool buffer, bool view) {
         const std::size_t bytes = static_cast<std::size_t>(count) * ddp_dtype_size(type);
         const std::string name = numbered("tensor", values.size());
-        for (auto* memory : {&values, &grads_}) memory->emplace_back(bytes).reserve(16);  // not null without elements
+        // not null without elements
+        for (auto* memory : {&values, &grads_}) memory->emplace_back(bytes).reserve(16);
         ddp_param_desc desc;
         ddp_param_desc_init(&desc);
         desc.name = name.c_str();
@@ -79,7 +82,8 @@ TEST_P(ModelState, MixedTypesAreSentFromEveryRoot) {
     on_ranks(ranks(), [&](int rank, ddp_group* group) {
         const BorrowedGroup borrowed(group);
         ddp::Context context(borrowed,
-                             with_flags(DDP_CONTEXT_JOIN | DDP_CONTEXT_NO_BUFFER_BROADCAST, ddp::Context::defaults()));
+                             with_flags(DDP_CONTEXT_JOIN | DDP_CONTEXT_NO_BUFFER_BROADCAST,
+                                        ddp::Context::defaults()));
         MixedState state(context, view());
         const auto seed = [](int r) { return 100u + static_cast<std::uint32_t>(r); };
         MixedState::fill(state.values, seed(rank));
@@ -93,7 +97,8 @@ TEST_P(ModelState, MixedTypesAreSentFromEveryRoot) {
             }
             MixedState::fill(state.values, seed(10 * root + rank));
             context.join();
-            EXPECT_TRUE(state.values == state.filled(seed(11 * root))) << "rank " << root << " joined last";
+            EXPECT_TRUE(state.values == state.filled(seed(11 * root)))
+                << "rank " << root << " joined last";
         }
     });
 }
@@ -101,7 +106,8 @@ TEST_P(ModelState, MixedTypesAreSentFromEveryRoot) {
 TEST_P(ModelState, CommitSendsItUnlessToldNotTo) {
     on_ranks(ranks(), [&](int rank, ddp_group* group) {
         for (bool send : {true, false}) {
-            Replica<double> model(group, view(), with_flags(send ? 0 : DDP_CONTEXT_NO_INITIAL_BROADCAST));
+            Replica<double> model(group, view(),
+                                  with_flags(send ? 0 : DDP_CONTEXT_NO_INITIAL_BROADCAST));
             model.add("a", {3, 5}, std::vector<double>(15, rank + 0.5));
             std::vector<double> buffer(4, rank + 0.25);
             model.context.add_buffer<double>("running", {4}, buffer.data());
@@ -116,7 +122,8 @@ TEST_P(ModelState, CommitSendsItUnlessToldNotTo) {
 TEST_P(ModelState, BuffersFollowRankZero) {
     on_ranks(ranks(), [&](int rank, ddp_group* group) {
         for (bool follow : {true, false}) {
-            Replica<double> model(group, view(), with_flags(follow ? 0 : DDP_CONTEXT_NO_BUFFER_BROADCAST));
+            Replica<double> model(group, view(),
+                                  with_flags(follow ? 0 : DDP_CONTEXT_NO_BUFFER_BROADCAST));
             model.add("a", {3});
             std::vector<double> mean(2), large(1000);
             model.context.add_buffer<double>("mean", {2}, mean.data());
@@ -144,45 +151,55 @@ TEST_P(ModelState, ABufferHookReplacesThat) {
         std::vector<double> buffer(6);
         model.context.add_buffer<double>("running", {2, 3}, buffer.data());
         int calls = 0;
-        model.context.set_buffer_hook([&](ddp_group* g, const ddp_tensor* const* buffers, std::size_t count) {
-            ++calls;
-            ASSERT_EQ(count, 1u);
-            EXPECT_EQ(buffers[0]->count, 6);
-            EXPECT_EQ(buffers[0]->param, -1);
-            ddp::detail::call(ddp_allreduce, g, static_cast<const void*>(nullptr), buffers[0]->data, std::size_t{6},
-                              buffers[0]->dtype, DDP_AVG, static_cast<ddp_work**>(nullptr));
-        });
+        model.context.set_buffer_hook(
+            [&](ddp_group* g, const ddp_tensor* const* buffers, std::size_t count) {
+                ++calls;
+                ASSERT_EQ(count, 1u);
+                EXPECT_EQ(buffers[0]->count, 6);
+                EXPECT_EQ(buffers[0]->param, -1);
+                ddp::detail::call(ddp_allreduce, g, static_cast<const void*>(nullptr),
+                                  buffers[0]->data, std::size_t{6}, buffers[0]->dtype, DDP_AVG,
+                                  static_cast<ddp_work**>(nullptr));
+            });
         model.context.commit();
         for (int step = 0; step < 3; ++step) {
             std::fill(buffer.begin(), buffer.end(), rank + step);
             any_step(model);
-            if (step > 0) expect_near(buffer.data(), std::vector<double>(6, (world() - 1) / 2.0 + step), at_step(step));
+            if (step > 0)
+                expect_near(buffer.data(), std::vector<double>(6, (world() - 1) / 2.0 + step),
+                            at_step(step));
         }
         EXPECT_EQ(calls, 2) << "not before the first step: commit has sent them";
     });
 }
 
-// Neither the value nor the gradient of an ignored parameter travels; the others train as if it were not there.
+// Neither the value nor the gradient of an ignored parameter travels; the others train as if it
+// were not there.
 TEST_P(ModelState, IgnoredParametersStayTheRanksOwn) {
     on_ranks(ranks(), [&](int rank, ddp_group* group) {
         Trainee net(group, view());
-        const ddp_param ignored = net.add("adapter", {2, 2}, std::vector<double>(4, rank), DDP_PARAM_IGNORED);
+        const ddp_param ignored =
+            net.add("adapter", {2, 2}, std::vector<double>(4, rank), DDP_PARAM_IGNORED);
         net.context.commit();
         EXPECT_THAT(net.values.back(), Each(rank));
         Tensors alone = initial_weights();
         for (int step = 0; step < 3; ++step) {
-            const Batch batch = make_batch(static_cast<unsigned>(step), 2 * static_cast<std::size_t>(world()));
+            const Batch batch =
+                make_batch(static_cast<unsigned>(step), 2 * static_cast<std::size_t>(world()));
             net.context.step_begin();
             net.zero_grads();
             net.set(ignored, 100 + rank);
             net.accumulate(share_of(batch, rank, world()));
             // Announcing it is allowed and does nothing, and so is not announcing it.
-            for (ddp_param i = step == 0 ? ignored : ignored - 1; i >= 0; --i) net.context.grad_ready(i);
+            for (ddp_param i = step == 0 ? ignored : ignored - 1; i >= 0; --i)
+                net.context.grad_ready(i);
             end_step(net.context);
             EXPECT_TRUE(net.holds(ignored, 100 + rank));
-            for (ddp_param i = 0; i < ignored; ++i) descend(net.values[static_cast<std::size_t>(i)], net.grad(i));
+            for (ddp_param i = 0; i < ignored; ++i)
+                descend(net.values[static_cast<std::size_t>(i)], net.grad(i));
             train_alone(alone, batch);
-            for (std::size_t i = 0; i < alone.size(); ++i) expect_near(net.values[i].data(), alone[i], at_step(step));
+            for (std::size_t i = 0; i < alone.size(); ++i)
+                expect_near(net.values[i].data(), alone[i], at_step(step));
         }
     });
 }
@@ -192,12 +209,13 @@ TEST_P(ModelState, StatisticsTellWhatHappened) {
         auto sizes_of = [](ddp::Context& context, int initial) {
             std::vector<std::uint64_t> sizes(16);
             std::size_t count = 0;
-            ddp::detail::call(ddp_stats_bucket_sizes, context.get(), std::int32_t{initial}, sizes.data(), sizes.size(),
-                              &count);
+            ddp::detail::call(ddp_stats_bucket_sizes, context.get(), std::int32_t{initial},
+                              sizes.data(), sizes.size(), &count);
             sizes.resize(count);
             return sizes;
         };
-        Replica<double> model(group, view(), with_flags(DDP_CONTEXT_FIND_UNUSED, small_buckets(80)));
+        Replica<double> model(group, view(),
+                              with_flags(DDP_CONTEXT_FIND_UNUSED, small_buckets(80)));
         for (std::int64_t count : {10, 20, 5, 5}) model.add(numbered("p", model.count()), {count});
         EXPECT_EQ(model.context.stats().param_count, 4);
         EXPECT_EQ(model.context.stats().bucket_count, 0) << "not before commit";
@@ -227,7 +245,8 @@ TEST_P(ModelState, StatisticsTellWhatHappened) {
         EXPECT_GT(stats.wait_ns, 0);
         std::vector<ddp_param> seen(8);
         std::size_t count = 0;
-        ddp::detail::call(ddp_stats_ready_order, model.context.get(), seen.data(), seen.size(), &count);
+        ddp::detail::call(ddp_stats_ready_order, model.context.get(), seen.data(), seen.size(),
+                          &count);
         seen.resize(count);
         EXPECT_THAT(std::vector<ddp_param>(seen.begin(), seen.begin() + 3), ElementsAre(2, 0, 1));
         const auto rebuilt = sizes_of(model.context, 0);

@@ -1,4 +1,5 @@
-// A two-layer net with its gradients by plain loops: the single process that the ranks together must equal.
+// A two-layer net with its gradients by plain loops: the single process that the ranks together
+// must equal.
 #pragma once
 
 #include <array>
@@ -37,7 +38,8 @@ inline Batch share_of(const Batch& batch, int rank, int world) {
 
 // Order: first weight, first bias, second weight, second bias.
 inline const std::vector<Shape>& net_shapes() {
-    static const std::vector<Shape> shapes{{kHidden, kInputs}, {kHidden}, {kOutputs, kHidden}, {kOutputs}};
+    static const std::vector<Shape> shapes{
+        {kHidden, kInputs}, {kHidden}, {kOutputs, kHidden}, {kOutputs}};
     return shapes;
 }
 
@@ -52,9 +54,10 @@ inline Tensors initial_weights(unsigned seed = 1) {
     return weights;
 }
 
-// Adds the gradients of the mean over the batch of |W2 tanh(W1 x + b1) + b2 - target|^2 / 2, as automatic
-// differentiation would.
-inline void add_gradients(const Tensors& w, const Batch& batch, const std::vector<double*>& gradients) {
+// Adds the gradients of the mean over the batch of |W2 tanh(W1 x + b1) + b2 - target|^2 / 2, as
+// automatic differentiation would.
+inline void add_gradients(const Tensors& w, const Batch& batch,
+                          const std::vector<double*>& gradients) {
     const double share = 1.0 / static_cast<double>(batch.size());
     for (const Sample& sample : batch) {
         std::array<double, kHidden> hidden{}, back{};
@@ -76,7 +79,8 @@ inline void add_gradients(const Tensors& w, const Batch& batch, const std::vecto
         for (std::size_t h = 0; h < kHidden; ++h) {
             const double slope = back[h] * (1 - hidden[h] * hidden[h]);
             gradients[1][h] += slope;
-            for (std::size_t i = 0; i < kInputs; ++i) gradients[0][h * kInputs + i] += slope * sample.x[i];
+            for (std::size_t i = 0; i < kInputs; ++i)
+                gradients[0][h * kInputs + i] += slope * sample.x[i];
         }
     }
 }
@@ -127,11 +131,13 @@ public:
         all_ready();
     }
     void optimize() {
-        for (ddp_param i = 0; i < count(); ++i) descend(values[static_cast<std::size_t>(i)], grad(i));
+        for (ddp_param i = 0; i < count(); ++i)
+            descend(values[static_cast<std::size_t>(i)], grad(i));
     }
     void expect_gradients(const Tensors& expected, const std::string& what) {
         for (ddp_param i = 0; i < count(); ++i)
-            expect_near(grad(i), expected[static_cast<std::size_t>(i)], what + numbered(", gradient ", i));
+            expect_near(grad(i), expected[static_cast<std::size_t>(i)],
+                        what + numbered(", gradient ", i));
     }
     void expect_values(const Tensors& expected, const std::string& what) const {
         for (std::size_t i = 0; i < values.size(); ++i)

@@ -12,8 +12,8 @@ protected:
         return make_batch(static_cast<unsigned>(500 + step), 2 * static_cast<std::size_t>(world()));
     }
 
-    // Several rounds of `local` unsynced passes and a synced one. After it the gradient is that of one process that
-    // went through all of their global batches.
+    // Several rounds of `local` unsynced passes and a synced one. After it the gradient is that of
+    // one process that went through all of their global batches.
     void check_rounds(int rank, Trainee& net, int local) {
         Tensors alone = initial_weights();
         int pass = 0;
@@ -63,7 +63,8 @@ TEST_P(NoSync, WithHooksToo) {
             });
             net.context.commit();
             check_rounds(rank, net, 2);
-            EXPECT_EQ(calls, 3 * ddp_context_bucket_count(net.context.get())) << "synced steps only";
+            EXPECT_EQ(calls, 3 * ddp_context_bucket_count(net.context.get()))
+                << "synced steps only";
         }
     });
 }
@@ -71,8 +72,9 @@ TEST_P(NoSync, WithHooksToo) {
 TEST_P(NoSync, WithEveryOption) {
     constexpr std::uint32_t find = DDP_CONTEXT_FIND_UNUSED;
     on_ranks(ranks(), [&](int rank, ddp_group* group) {
-        for (std::uint32_t flags : {find, find | DDP_CONTEXT_SKIP_UNUSED_BUCKETS,
-                                    std::uint32_t{DDP_CONTEXT_STATIC_GRAPH}, std::uint32_t{DDP_CONTEXT_JOIN}}) {
+        for (std::uint32_t flags :
+             {find, find | DDP_CONTEXT_SKIP_UNUSED_BUCKETS, std::uint32_t{DDP_CONTEXT_STATIC_GRAPH},
+              std::uint32_t{DDP_CONTEXT_JOIN}}) {
             Trainee net(group, view(), with_flags(flags));
             net.context.commit();
             check_rounds(rank, net, 1);
@@ -81,7 +83,8 @@ TEST_P(NoSync, WithEveryOption) {
     });
 }
 
-// Local gradients differ between ranks while the batches do; the synced step makes them the same bits everywhere.
+// Local gradients differ between ranks while the batches do; the synced step makes them the same
+// bits everywhere.
 TEST_P(NoSync, GradientsDifferUntilTheSyncedStep) {
     on_ranks(ranks(), [&](int rank, ddp_group* group) {
         Trainee net(group, view());
@@ -96,9 +99,11 @@ TEST_P(NoSync, GradientsDifferUntilTheSyncedStep) {
                               static_cast<void*>(firsts.data()), std::size_t{1}, DDP_F64,
                               static_cast<ddp_work**>(nullptr));
             for (int other = 1; other < world(); ++other)
-                EXPECT_EQ(firsts[static_cast<std::size_t>(other)] == firsts[0], sync) << "rank " << other;
+                EXPECT_EQ(firsts[static_cast<std::size_t>(other)] == firsts[0], sync)
+                    << "rank " << other;
         }
-        for (ddp_param i = 0; i < net.count(); ++i) expect_same_on_every_rank(group, net.grad(i), net.size(i));
+        for (ddp_param i = 0; i < net.count(); ++i)
+            expect_same_on_every_rank(group, net.grad(i), net.size(i));
     });
 }
 

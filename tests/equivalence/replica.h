@@ -1,4 +1,5 @@
-// The parameters of a model on one rank: values and gradients in memory of their own (copy) or in buckets (view).
+// The parameters of a model on one rank: values and gradients in memory of their own (copy) or in
+// buckets (view).
 #pragma once
 
 #include <cstring>
@@ -27,7 +28,8 @@ inline constexpr ddp_dtype dtype_of<std::complex<double>> = DDP_C128;
 using Shape = std::vector<std::int64_t>;
 
 inline std::size_t count_of(const Shape& shape) {
-    return static_cast<std::size_t>(std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>()));
+    return static_cast<std::size_t>(
+        std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>()));
 }
 
 template <class T>
@@ -36,12 +38,13 @@ public:
     Replica(ddp_group* group, bool view, ddp_context_options options = small_buckets())
         : borrowed(group), context(borrowed, options), view_(view) {}
 
-    ddp_param add(const std::string& name, const Shape& shape, std::vector<T> initial = {}, std::uint32_t flags = 0,
-                  std::uint32_t uses = 1) {
+    ddp_param add(const std::string& name, const Shape& shape, std::vector<T> initial = {},
+                  std::uint32_t flags = 0, std::uint32_t uses = 1) {
         initial.resize(count_of(shape));
         values.push_back(std::move(initial));
         const bool own = (!view_ || (flags & DDP_PARAM_IGNORED)) && !(flags & DDP_PARAM_SPARSE);
-        own_.emplace_back(own ? std::max<std::size_t>(count_of(shape), 1) : 0);  // never null: that would be a view
+        // never null: that would be a view
+        own_.emplace_back(own ? std::max<std::size_t>(count_of(shape), 1) : 0);
         ddp_param_desc desc;
         ddp_param_desc_init(&desc);
         desc.name = name.c_str();
@@ -53,7 +56,8 @@ public:
         desc.flags = flags;
         desc.uses = uses;
         ddp_param param = -1;
-        ddp::detail::call(ddp_register_param, context.get(), static_cast<const ddp_param_desc*>(&desc), &param);
+        ddp::detail::call(ddp_register_param, context.get(),
+                          static_cast<const ddp_param_desc*>(&desc), &param);
         own_grad_.push_back(own);
         return param;
     }

@@ -26,7 +26,8 @@ protected:
         for (int step = 0; step < 3; ++step) {
             model.context.step_begin();
             for (ddp_param i = 0; i < 2; ++i)
-                for (std::size_t k = 0; k < model.size(i); ++k) model.grad(i)[k] = expected(rank + 1, k, step);
+                for (std::size_t k = 0; k < model.size(i); ++k)
+                    model.grad(i)[k] = expected(rank + 1, k, step);
             model.all_ready();
             end_step(model.context);
             for (ddp_param i = 0; i < 2; ++i)
@@ -47,7 +48,8 @@ TEST_P(Types, ComplexParameters) {
 // 2^15 on every rank: the sum of two is infinite in binary16, the mean is 2^15.
 TEST_P(Types, LargeHalfGradientsStayFinite) {
     constexpr std::uint16_t large = 0x7800;
-    for (const std::string& backend : {std::string(GetParam().backend), std::string("threads-plain")})
+    for (const std::string& backend :
+         {std::string(GetParam().backend), std::string("threads-plain")})
         on_ranks({world(), backend}, [&](int, ddp_group* group) {
             Replica<Half> model(group, view());
             model.add("a", {7, 5});
@@ -67,17 +69,20 @@ TEST_P(Types, LargeHalfGradientsStayFinite) {
         });
 }
 
-// Each gradient comes back to its own place, element for element, whatever the shapes and cuts. (PyTorch's tensors may
-// have any strides; here gradients are contiguous, so that the cuts are what can go wrong.)
+// Each gradient comes back to its own place, element for element, whatever the shapes and cuts.
+// (PyTorch's tensors may have any strides; here gradients are contiguous, so that the cuts are what
+// can go wrong.)
 TEST_P(Types, EveryShapeKeepsItsLayout) {
-    const std::vector<Shape> shapes{{}, {1}, {2, 3}, {3, 2}, {17}, {1, 1, 5, 1}, {4, 4, 4}, {31, 3}};
+    const std::vector<Shape> shapes{{},   {1},          {2, 3},    {3, 2},
+                                    {17}, {1, 1, 5, 1}, {4, 4, 4}, {31, 3}};
     auto element = [](std::size_t i, std::size_t k, double rank) {
         return static_cast<double>(1000 * i + k) + 1e6 * rank;
     };
     on_ranks(ranks(), [&](int rank, ddp_group* group) {
         for (std::uint64_t cap : {1, 100, 1'000'000}) {
             Replica<double> model(group, view(), small_buckets(cap));
-            for (std::size_t i = 0; i < shapes.size(); ++i) model.add(std::string(i + 1, 'p'), shapes[i]);
+            for (std::size_t i = 0; i < shapes.size(); ++i)
+                model.add(std::string(i + 1, 'p'), shapes[i]);
             model.context.commit();
             for (int step = 0; step < 3; ++step) {
                 model.context.step_begin();
@@ -88,7 +93,8 @@ TEST_P(Types, EveryShapeKeepsItsLayout) {
                     for (std::size_t k = 0; k < model.size(i); ++k)
                         model.grad(i)[k] = element(static_cast<std::size_t>(i), k, rank + 1);
                 }
-                // Another order than that of registration, so that the second plan differs from the first.
+                // Another order than that of registration, so that the second plan differs from the
+                // first.
                 for (ddp_param i = 0; i < model.count(); i += 2) model.context.grad_ready(i);
                 for (ddp_param i = 1; i < model.count(); i += 2) model.context.grad_ready(i);
                 end_step(model.context);
@@ -139,7 +145,8 @@ TEST_P(Types, ListOfBucketCaps) {
         EXPECT_THAT(buckets, ElementsAre(2, 2, 1, 1, 0)) << "in reverse order of registration";
         for (int step = 0; step < 3; ++step) {
             model.context.step_begin();
-            for (ddp_param i = 0; i < model.count(); ++i) model.set(i, static_cast<float>((rank + 1) * (i + 1)));
+            for (ddp_param i = 0; i < model.count(); ++i)
+                model.set(i, static_cast<float>((rank + 1) * (i + 1)));
             model.all_ready();
             end_step(model.context);
             for (ddp_param i = 0; i < model.count(); ++i)

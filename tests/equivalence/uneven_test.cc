@@ -16,15 +16,19 @@ class Uneven : public Equivalence {
 protected:
     int present(int step, int epoch = 0) const {
         int count = 0;
-        for (int rank = 0; rank < world(); ++rank) count += step < inputs_of(rank, world(), epoch) ? 1 : 0;
+        for (int rank = 0; rank < world(); ++rank)
+            count += step < inputs_of(rank, world(), epoch) ? 1 : 0;
         return count;
     }
     int most_inputs(int epoch = 0) const {
         int most = 0;
-        for (int rank = 0; rank < world(); ++rank) most = std::max(most, inputs_of(rank, world(), epoch));
+        for (int rank = 0; rank < world(); ++rank)
+            most = std::max(most, inputs_of(rank, world(), epoch));
         return most;
     }
-    static Batch batch_of(int rank, int step) { return make_batch(static_cast<unsigned>(1000 * rank + step), 2); }
+    static Batch batch_of(int rank, int step) {
+        return make_batch(static_cast<unsigned>(1000 * rank + step), 2);
+    }
 
     // The mean over ranks in one process, with zeros for the ranks without inputs.
     Tensors mean_gradients(const Tensors& weights, int step, int epoch, int divisor) const {
@@ -51,14 +55,17 @@ TEST_P(Uneven, GradientsAreDividedByTheWorldOrByThePresent) {
             model.context.commit();
             for (int step = 0; step < inputs_of(rank, world()); ++step) {
                 model.context.step_begin();
-                for (ddp_param i = 0; i < model.count(); ++i) model.set(i, 10.0 * (rank + 1) + step + i);
+                for (ddp_param i = 0; i < model.count(); ++i)
+                    model.set(i, 10.0 * (rank + 1) + step + i);
                 model.all_ready();
                 end_step(model.context);
                 for (ddp_param i = 0; i < model.count(); ++i) {
                     double sum = 0;
                     for (int r = 0; r < world(); ++r)
                         if (step < inputs_of(r, world())) sum += 10.0 * (r + 1) + step + i;
-                    expect_near(model.grad(i), std::vector<double>(7, sum / divisor(flags, step, 0)), at_step(step));
+                    expect_near(model.grad(i),
+                                std::vector<double>(7, sum / divisor(flags, step, 0)),
+                                at_step(step));
                 }
             }
             model.context.join();
@@ -66,7 +73,8 @@ TEST_P(Uneven, GradientsAreDividedByTheWorldOrByThePresent) {
     });
 }
 
-// The last rank to join has the model of a single process that saw every rank's inputs; after ddp_join all have it.
+// The last rank to join has the model of a single process that saw every rank's inputs; after
+// ddp_join all have it.
 TEST_P(Uneven, TheModelEqualsOneProcess) {
     on_ranks(ranks(), [&](int rank, ddp_group* group) {
         for (std::uint32_t flags : {0u, std::uint32_t{DDP_CONTEXT_DIVIDE_BY_PRESENT}}) {
@@ -83,11 +91,14 @@ TEST_P(Uneven, TheModelEqualsOneProcess) {
                 }
                 net.context.join();
                 for (int step = 0; step < most_inputs(epoch); ++step) {
-                    const Tensors mean = mean_gradients(alone, step, epoch, divisor(flags, step, epoch));
-                    for (std::size_t i = 0; i < alone.size(); ++i) descend(alone[i], mean[i].data());
+                    const Tensors mean =
+                        mean_gradients(alone, step, epoch, divisor(flags, step, epoch));
+                    for (std::size_t i = 0; i < alone.size(); ++i)
+                        descend(alone[i], mean[i].data());
                 }
                 net.expect_values(alone, numbered("epoch ", epoch));
-                for (const auto& tensor : net.values) expect_same_on_every_rank(group, tensor.data(), tensor.size());
+                for (const auto& tensor : net.values)
+                    expect_same_on_every_rank(group, tensor.data(), tensor.size());
             }
         }
     });
@@ -95,7 +106,8 @@ TEST_P(Uneven, TheModelEqualsOneProcess) {
 
 // Ranks without inputs call the hooks too, and cast no vote on what is used.
 TEST_P(Uneven, WithHooksAndUnusedParameters) {
-    // Branch 0 in every step, branch 1 on the rank with most inputs, branch 2 nowhere. A rank without inputs uses none.
+    // Branch 0 in every step, branch 1 on the rank with most inputs, branch 2 nowhere. A rank
+    // without inputs uses none.
     const Graph graph = [this](int rank, int step) {
         std::set<ddp_param> used;
         if (step < inputs_of(rank, world())) used.insert(0);
@@ -104,8 +116,8 @@ TEST_P(Uneven, WithHooksAndUnusedParameters) {
     };
     constexpr std::uint32_t find = DDP_CONTEXT_FIND_UNUSED;
     on_ranks(ranks(), [&](int rank, ddp_group* group) {
-        for (std::uint32_t flags :
-             {find, find | DDP_CONTEXT_SKIP_UNUSED_BUCKETS, std::uint32_t{DDP_CONTEXT_STATIC_GRAPH}})
+        for (std::uint32_t flags : {find, find | DDP_CONTEXT_SKIP_UNUSED_BUCKETS,
+                                    std::uint32_t{DDP_CONTEXT_STATIC_GRAPH}})
             for (bool hook : {false, true}) {
                 SCOPED_TRACE(testing::Message() << "flags " << flags << (hook ? ", hook" : ""));
                 Branches model(group, view(), DDP_CONTEXT_JOIN | flags, 3);
@@ -122,7 +134,8 @@ TEST_P(Uneven, WithHooksAndUnusedParameters) {
     });
 }
 
-// Buffers come from the lowest rank that still has inputs; unsynced steps stay unsynced for those without.
+// Buffers come from the lowest rank that still has inputs; unsynced steps stay unsynced for those
+// without.
 TEST_P(Uneven, WithBuffersAndUnsyncedSteps) {
     on_ranks(ranks(), [&](int rank, ddp_group* group) {
         Replica<double> model(group, view(), with_flags(DDP_CONTEXT_JOIN));
@@ -140,7 +153,8 @@ TEST_P(Uneven, WithBuffersAndUnsyncedSteps) {
                 if (!sync && step > 0) {
                     EXPECT_THAT(buffer, testing::Each(100 * lowest + step - 1)) << at_step(step);
                 }
-                for (std::size_t k = 0; k < 3; ++k) model.grad(0)[k] = rank + 1 + (sync ? model.grad(0)[k] : 0);
+                for (std::size_t k = 0; k < 3; ++k)
+                    model.grad(0)[k] = rank + 1 + (sync ? model.grad(0)[k] : 0);
                 model.all_ready();
                 end_step(model.context);
             }
@@ -150,7 +164,8 @@ TEST_P(Uneven, WithBuffersAndUnsyncedSteps) {
             std::fill(buffer.begin(), buffer.end(), 100 * rank + step);
         }
         model.context.join();
-        EXPECT_THAT(buffer, testing::Each(100 * (world() - 1) + most_inputs() - 1)) << "those of the last to join";
+        EXPECT_THAT(buffer, testing::Each(100 * (world() - 1) + most_inputs() - 1))
+            << "those of the last to join";
     });
 }
 
@@ -176,7 +191,8 @@ TEST_P(Uneven, AllStopAtTheFirstToEnd) {
         EXPECT_EQ(error.status(), DDP_ERROR_UNEVEN_INPUTS) << error.what();
         EXPECT_EQ(error.rank(), world() == 1 ? -1 : culprit);
         EXPECT_EQ(net.context.stats().steps, 2);
-        for (const auto& tensor : net.values) expect_same_on_every_rank(group, tensor.data(), tensor.size());
+        for (const auto& tensor : net.values)
+            expect_same_on_every_rank(group, tensor.data(), tensor.size());
     });
 }
 

@@ -21,21 +21,24 @@ TEST_P(Unused, TheOthersTrainAsInOneProcess) {
         for (int step = 0; step < 4; ++step) {
             net.context.step_begin();
             for (ddp_param i = 0; i < unused; ++i) net.set(i, 0);
-            const Batch batch = make_batch(static_cast<unsigned>(step), 2 * static_cast<std::size_t>(world()));
+            const Batch batch =
+                make_batch(static_cast<unsigned>(step), 2 * static_cast<std::size_t>(world()));
             net.accumulate(share_of(batch, rank, world()));
             for (ddp_param i = unused - 1; i >= 0; --i) net.context.grad_ready(i);
             end_step(net.context);
-            for (ddp_param i = 0; i < unused; ++i) descend(net.values[static_cast<std::size_t>(i)], net.grad(i));
+            for (ddp_param i = 0; i < unused; ++i)
+                descend(net.values[static_cast<std::size_t>(i)], net.grad(i));
             train_alone(alone, batch);
-            for (std::size_t i = 0; i < alone.size(); ++i) expect_near(net.values[i].data(), alone[i], at_step(step));
+            for (std::size_t i = 0; i < alone.size(); ++i)
+                expect_near(net.values[i].data(), alone[i], at_step(step));
             EXPECT_TRUE(net.holds(unused, 7.5)) << "untouched, bit for bit";
             EXPECT_FALSE(net.context.used(unused));
         }
     });
 }
 
-// Momentum and weight decay would move a parameter whose gradient is only left over; ddp_param_used tells that nobody
-// used it.
+// Momentum and weight decay would move a parameter whose gradient is only left over; ddp_param_used
+// tells that nobody used it.
 TEST_P(Unused, TheOptimizerLeavesThemAlone) {
     struct Optimizer {
         double momentum = 0;
@@ -64,7 +67,8 @@ TEST_P(Unused, TheOptimizerLeavesThemAlone) {
             for (ddp_param i = 0; i < 3; ++i) {
                 const auto at = static_cast<std::size_t>(i);
                 if (model.context.used(i)) here[at].step(model.values[at], model.grad(i)[0]);
-                if (auto mean = branch_mean(graph, i, step, world())) reference[at].step(alone[at], *mean);
+                if (auto mean = branch_mean(graph, i, step, world()))
+                    reference[at].step(alone[at], *mean);
                 expect_near(model.values[at].data(), alone[at], at_step(step));
             }
         }
@@ -75,11 +79,14 @@ TEST_P(Unused, TheOptimizerLeavesThemAlone) {
 TEST_P(Unused, GloballyUnusedStaysLocallyUnusedBecomesTheMean) {
     const Graph graph = [](int rank, int) { return std::set<ddp_param>{rank}; };
     constexpr std::uint32_t find = DDP_CONTEXT_FIND_UNUSED, keep = DDP_CONTEXT_KEEP_LOCAL_UNUSED,
-                            skip = DDP_CONTEXT_SKIP_UNUSED_BUCKETS, fixed = DDP_CONTEXT_STATIC_GRAPH;
+                            skip = DDP_CONTEXT_SKIP_UNUSED_BUCKETS,
+                            fixed = DDP_CONTEXT_STATIC_GRAPH;
     on_ranks(ranks(), [&](int, ddp_group* group) {
-        for (std::uint32_t flags : {find, find | keep, find | skip, find | keep | skip, fixed, fixed | keep})
+        for (std::uint32_t flags :
+             {find, find | keep, find | skip, find | keep | skip, fixed, fixed | keep})
             for (bool early : {false, true}) {
-                SCOPED_TRACE(testing::Message() << "flags " << flags << (early ? ", marked early" : ""));
+                SCOPED_TRACE(testing::Message()
+                             << "flags " << flags << (early ? ", marked early" : ""));
                 Branches model(group, view(), flags, world() + 1);
                 model.context.commit();
                 for (int step = 0; step < 3; ++step) {
@@ -104,9 +111,12 @@ TEST_P(Unused, GloballyUnusedStaysLocallyUnusedBecomesTheMean) {
     });
 }
 
-// Rank 0 uses everything: nothing is unused there, and what it hears from the others must not change that.
+// Rank 0 uses everything: nothing is unused there, and what it hears from the others must not
+// change that.
 TEST_P(Unused, NoneUnusedOnOneRank) {
-    const Graph graph = [](int rank, int) { return rank == 0 ? std::set<ddp_param>{0, 1} : std::set<ddp_param>{1}; };
+    const Graph graph = [](int rank, int) {
+        return rank == 0 ? std::set<ddp_param>{0, 1} : std::set<ddp_param>{1};
+    };
     on_ranks(ranks(), [&](int, ddp_group* group) {
         Branches model(group, view(), DDP_CONTEXT_FIND_UNUSED, 2);
         model.context.commit();
@@ -120,22 +130,25 @@ TEST_P(Unused, NoneUnusedOnOneRank) {
     });
 }
 
-// A program that adds to gradients over several synced steps, and zeroes them only then, gets the sum of the steps' means.
+// A program that adds to gradients over several synced steps, and zeroes them only then, gets the
+// sum of the steps' means.
 TEST_P(Unused, WhatAddsUpOverSyncedStepsIsThatOfOneProcess) {
     constexpr std::uint32_t find = DDP_CONTEXT_FIND_UNUSED, skip = DDP_CONTEXT_SKIP_UNUSED_BUCKETS,
                             fixed = DDP_CONTEXT_STATIC_GRAPH;
-    // Branch 0 everywhere, 1 on rank 0 only, 2 on all at first and then on the last only, 3 at first only, 4 never.
+    // Branch 0 everywhere, 1 on rank 0 only, 2 on all at first and then on the last only, 3 at
+    // first only, 4 never.
     const auto uses = [this](std::uint32_t flags, ddp_param branch, int rank, int step) {
         const bool first = step == 0 && (flags & fixed) == 0;
-        return branch == 0 || (branch == 1 && rank == 0) || (branch == 2 && (first || rank == world() - 1)) ||
-               (branch == 3 && first);
+        return branch == 0 || (branch == 1 && rank == 0) ||
+               (branch == 2 && (first || rank == world() - 1)) || (branch == 3 && first);
     };
     on_ranks(ranks(), [&](int rank, ddp_group* group) {
         for (std::uint32_t flags : {find, find | skip, fixed})
             for (bool marked : {false, true})
                 for (bool unsynced : {false, true}) {
-                    SCOPED_TRACE(testing::Message() << "flags " << flags << (marked ? ", marked" : "")
-                                                    << (unsynced ? ", with unsynced steps" : ""));
+                    SCOPED_TRACE(testing::Message()
+                                 << "flags " << flags << (marked ? ", marked" : "")
+                                 << (unsynced ? ", with unsynced steps" : ""));
                     Branches model(group, view(), flags | DDP_CONTEXT_ACCUMULATE, 5);
                     model.context.commit();
                     std::vector<double> expected(5);
@@ -152,7 +165,8 @@ TEST_P(Unused, WhatAddsUpOverSyncedStepsIsThatOfOneProcess) {
                         for (ddp_param i = 0; i < 5; ++i) {
                             for (int r = 0; r < world(); ++r)
                                 if (uses(flags, i, r, step))
-                                    expected[static_cast<std::size_t>(i)] += branch_gradient(i, r, step) / world();
+                                    expected[static_cast<std::size_t>(i)] +=
+                                        branch_gradient(i, r, step) / world();
                             if (!uses(flags, i, rank, step)) {
                                 rest.push_back(i);
                                 continue;
@@ -160,12 +174,15 @@ TEST_P(Unused, WhatAddsUpOverSyncedStepsIsThatOfOneProcess) {
                             model.set(i, model.grad(i)[0] + branch_gradient(i, rank, step));
                             model.context.grad_ready(i);
                         }
-                        if (marked && sync && ((flags & fixed) == 0 || step == 0)) model.context.mark_unused(rest);
+                        if (marked && sync && ((flags & fixed) == 0 || step == 0))
+                            model.context.mark_unused(rest);
                         end_step(model.context);
                         if (!sync) continue;
                         for (ddp_param i = 0; i < 5; ++i)
-                            expect_near(model.grad(i), std::vector<double>(3, expected[static_cast<std::size_t>(i)]),
-                                        numbered("branch ", i) + at_step(step));
+                            expect_near(
+                                model.grad(i),
+                                std::vector<double>(3, expected[static_cast<std::size_t>(i)]),
+                                numbered("branch ", i) + at_step(step));
                     }
                 }
     });
@@ -214,8 +231,8 @@ TEST_P(Unused, AnIgnoredOutputNeedsNoBackwardPass) {
     });
 }
 
-// Whether a gradient is defined on any rank is what a single process on the global batch would see. Any graph, step by
-// step, the same dice on every rank.
+// Whether a gradient is defined on any rank is what a single process on the global batch would see.
+// Any graph, step by step, the same dice on every rank.
 TEST_P(Unused, UndefinedGradientsAreTheSameAsInOneProcess) {
     const Graph graph = [](int rank, int step) {
         std::mt19937 dice(static_cast<unsigned>(1 + rank + 97 * step));
@@ -247,10 +264,13 @@ TEST_P(Unused, ASharedParameterMayBeUsedByOneOfItsModules) {
         model.set(never, 9);
         for (int step = 0; step < 8; ++step) {
             // How many modules use it: on this rank, and the sum over ranks of what they add.
-            auto modules = [&](int r) { return (r + step) % 4 == 3 ? 2 : (r + step) % 4 == 2 ? 0 : 1; };
+            auto modules = [&](int r) {
+                return (r + step) % 4 == 3 ? 2 : (r + step) % 4 == 2 ? 0 : 1;
+            };
             double sum = 0;
             bool any = false;
-            for (int r = 0; r < world(); ++r) sum += 10.0 * (r + 1) * modules(r), any = any || modules(r) > 0;
+            for (int r = 0; r < world(); ++r)
+                sum += 10.0 * (r + 1) * modules(r), any = any || modules(r) > 0;
             model.context.step_begin();
             model.set(weight, 5);
             model.set(shared, 0);
@@ -268,7 +288,8 @@ TEST_P(Unused, ASharedParameterMayBeUsedByOneOfItsModules) {
     });
 }
 
-// Without DDP_CONTEXT_FIND_UNUSED the end of the very step tells every rank, and names the parameters.
+// Without DDP_CONTEXT_FIND_UNUSED the end of the very step tells every rank, and names the
+// parameters.
 TEST_P(Unused, WithoutPermissionTheyAreNamedAtOnce) {
     on_ranks(ranks(), [&](int, ddp_group* group) {
         Trainee net(group, view());
@@ -303,7 +324,8 @@ TEST_P(Unused, AStepThatHasEndedIsOver) {
             if (GetParam().async) {
                 model.context.finalize_async();
                 EXPECT_EQ(ddp_grad_ready(model.context.get(), 0, nullptr), DDP_ERROR_INVALID_STATE);
-                EXPECT_EQ(ddp_finalize_async(model.context.get(), nullptr), DDP_ERROR_INVALID_STATE);
+                EXPECT_EQ(ddp_finalize_async(model.context.get(), nullptr),
+                          DDP_ERROR_INVALID_STATE);
                 between_steps_only(false);
             }
             model.context.finalize();

@@ -1,4 +1,5 @@
-// Models that differ between ranks: found when they are committed, on every rank, by name, without harm to the group.
+// Models that differ between ranks: found when they are committed, on every rank, by name, without
+// harm to the group.
 #include "equivalence/replica.h"
 
 using namespace equivalence;
@@ -15,7 +16,8 @@ using Description = std::vector<Described>;
 
 class Verify : public Equivalence {
 protected:
-    // Rank 1 comes with another model than the others. param: the first that differs. words: of the message.
+    // Rank 1 comes with another model than the others. param: the first that differs. words: of the
+    // message.
     void check(const Description& others, const Description& of_rank_one, std::int32_t param,
                const std::vector<std::string>& words,
                const ddp_context_options& options_of_rank_one = small_buckets()) {
@@ -26,7 +28,8 @@ protected:
             for (int attempt = 0; attempt < 2; ++attempt) {
                 const Facts facts = facts_of([&] { context.commit(); });
                 EXPECT_EQ(facts, (Facts{DDP_ERROR_MISMATCH, 1, param}));
-                for (const std::string& word : words) EXPECT_THAT(facts.message, testing::HasSubstr(word));
+                for (const std::string& word : words)
+                    EXPECT_THAT(facts.message, testing::HasSubstr(word));
                 EXPECT_EQ(ddp_context_bucket_count(context.get()), -1) << "still being built";
             }
             EXPECT_EQ(ddp_group_status(group, nullptr), DDP_OK);
@@ -45,7 +48,8 @@ private:
         desc.flags = d.flags;
         desc.uses = d.uses;
         ddp_param param = -1;
-        ddp::detail::call(ddp_register_param, context.get(), static_cast<const ddp_param_desc*>(&desc), &param);
+        ddp::detail::call(ddp_register_param, context.get(),
+                          static_cast<const ddp_param_desc*>(&desc), &param);
     }
     // In the same group, equal models train.
     void go_on(ddp_group* group) {
@@ -92,7 +96,8 @@ TEST_P(Verify, DifferentNumbersOfParametersAreNamed) {
     check(kModel, fewer, 2, {"'third'", "nothing"});
 }
 
-// As many elements in another layout. PyTorch compares strides for this; contiguous tensors differ by their extents.
+// As many elements in another layout. PyTorch compares strides for this; contiguous tensors differ
+// by their extents.
 TEST_P(Verify, DifferentLayoutsAreNamed) {
     check(kModel, changed(0, {"first", {4, 3}}), 0, {"'first' f32[3,4]", "'first' f32[4,3]"});
     check(kModel, changed(2, {"third", {1, 2, 2}}), 2, {"'third'"});

@@ -30,7 +30,8 @@ DDP_FUZZ_TARGET(bench_model, input) {
     const Model again = read_model(text);
     check(again.size() == model.size(), "a model changes when it is written and read");
     for (std::size_t i = 0; i < model.size(); ++i)
-        check(again[i].name == model[i].name && again[i].shape == model[i].shape && again[i].uses == model[i].uses,
+        check(again[i].name == model[i].name && again[i].shape == model[i].shape &&
+                  again[i].uses == model[i].uses,
               "a parameter changes when it is written and read");
 }
 

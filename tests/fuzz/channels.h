@@ -15,7 +15,8 @@ inline std::string receive(libddp::wire::Channel& from, Reader& bytes) {
     std::string came;
     accepts([&] {
         for (;;) {
-            std::vector<char> first(bytes.empty() ? 20'000 : 1 + bytes.byte() * 40U), second(1 + bytes.byte());
+            std::vector<char> first(bytes.empty() ? 20'000 : 1 + bytes.byte() * 40U),
+                second(1 + bytes.byte());
             const iovec parts[] = {{first.data(), first.size()}, {second.data(), second.size()}};
             const std::size_t size = from.receive(parts, 2);
             if (size == 0) return;

@@ -1,4 +1,5 @@
-// Packed gradients as other ranks sent them, and gradients of any bits. The first bytes say how they are packed.
+// Packed gradients as other ranks sent them, and gradients of any bits. The first bytes say how
+// they are packed.
 #include <cstring>
 #include <memory>
 #include <vector>
@@ -20,14 +21,16 @@ std::size_t align_to_8(std::size_t bytes) {
 class Memory {
 public:
     explicit Memory(std::size_t bytes, std::size_t alignment = 8)
-        : memory_(static_cast<std::byte*>(std::aligned_alloc(alignment, bytes)), &std::free), bytes_(bytes) {
+        : memory_(static_cast<std::byte*>(std::aligned_alloc(alignment, bytes)), &std::free),
+          bytes_(bytes) {
         std::memset(memory_.get(), 0, bytes);
     }
     std::byte* data() const { return memory_.get(); }
     // Fills the memory with the pattern, again and again.
     void fill(std::string_view pattern) const {
         if (pattern.empty()) return;
-        for (std::size_t i = 0; i < bytes_; ++i) memory_.get()[i] = static_cast<std::byte>(pattern[i % pattern.size()]);
+        for (std::size_t i = 0; i < bytes_; ++i)
+            memory_.get()[i] = static_cast<std::byte>(pattern[i % pattern.size()]);
     }
 
 private:
@@ -60,14 +63,16 @@ DDP_FUZZ_TARGET(codecs, input) {
     for (ddp_codec_part& part : parts) {
         part.count = 1 + bytes.number<std::uint16_t>() % 5000;
         part.gradient = memory.emplace_back(align_to_8(part.count * dtype_size(dtype))).data();
-        part.residual = bytes.flag() ? memory.emplace_back(align_to_8(part.count * real)).data() : nullptr;
+        part.residual =
+            bytes.flag() ? memory.emplace_back(align_to_8(part.count * real)).data() : nullptr;
         part.packed = size;
         size += align_to_8(packed_size(codec, dtype, part.count));
     }
     const std::string_view pattern = bytes.rest();
     const Memory gathered(size * static_cast<std::size_t>(world));
     (encodes ? memory.front() : gathered).fill(pattern);
-    ddp_codec_batch batch{codec, parts.data(), parts.size(), dtype, rank, world, 0, gathered.data(), size, nullptr};
+    ddp_codec_batch batch{codec, parts.data(),    parts.size(), dtype,  rank, world,
+                          0,     gathered.data(), size,         nullptr};
     if (encodes) {
         const Memory scratch((cpu::encode_scratch(batch) + 64) / 64 * 64, 64);
         batch.scratch = scratch.data();

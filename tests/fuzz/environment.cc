@@ -28,9 +28,11 @@ DDP_FUZZ_TARGET(environment, input) {
     const bool says = accepts([&] { says_launched = launched(get); });
     check(found == (says && says_launched), "launched() and discover_environment() disagree");
     if (!found) return;
-    check(!job.launcher.empty() && job.launcher.size() < 32, "a launcher has no name, or none for ddp_environment");
+    check(!job.launcher.empty() && job.launcher.size() < 32,
+          "a launcher has no name, or none for ddp_environment");
     check(0 <= job.rank && job.rank < job.world_size, "a rank is none of the world's");
-    check(0 <= job.local_rank && job.local_rank < job.local_world_size, "a local rank is none of its host's");
+    check(0 <= job.local_rank && job.local_rank < job.local_world_size,
+          "a local rank is none of its host's");
     check(job.local_world_size <= job.world_size && job.restart >= 0, "a job cannot be");
     accepts([&] { parse_store_uri(job.store_uri); });
 }

@@ -17,7 +17,8 @@ DDP_FUZZ_TARGET(etcd_json, input) {
                 return void(etcd_json::decode_news(text));
             default:
                 const std::string decoded = etcd_json::from_base64(text);
-                fuzz::check(etcd_json::from_base64(etcd_json::to_base64(decoded)) == decoded, "base64 changes bytes");
+                fuzz::check(etcd_json::from_base64(etcd_json::to_base64(decoded)) == decoded,
+                            "base64 changes bytes");
         }
     });
     fuzz::check(etcd_json::from_base64(etcd_json::to_base64(text)) == text, "base64 changes bytes");

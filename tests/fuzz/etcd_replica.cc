@@ -1,5 +1,5 @@
-// Keys and values below a store's prefix on etcd, as a damaged etcd or another program left them. A replica that loads the snapshot of
-// another makes the same snapshot of it.
+// Keys and values below a store's prefix on etcd, as a damaged etcd or another program left them. A
+// replica that loads the snapshot of another makes the same snapshot of it.
 #include <string>
 
 #include "fuzz/target.h"

@@ -1,4 +1,5 @@
-// Requests of anybody who reaches the address of `ddprun --metrics`. Afterwards a scraper gets the metrics as before.
+// Requests of anybody who reaches the address of `ddprun --metrics`. Afterwards a scraper gets the
+// metrics as before.
 #include "run/exporter.h"
 
 #include <arpa/inet.h>
@@ -19,7 +20,8 @@ namespace {
 class Served {
 public:
     Served() : exporter_({"127.0.0.1", 0}) {
-        std::string folder = (std::filesystem::temp_directory_path() / "fuzz-exporter-XXXXXX").string();
+        std::string folder =
+            (std::filesystem::temp_directory_path() / "fuzz-exporter-XXXXXX").string();
         check(mkdtemp(folder.data()) != nullptr, "there is no folder");
         folder_ = folder;
         exporter_.follow({}, folder_);
@@ -39,7 +41,8 @@ public:
         to.sin_family = AF_INET;
         to.sin_port = htons(port_);
         to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-        check(connect(socket.get(), reinterpret_cast<const sockaddr*>(&to), sizeof to) == 0, "nobody listens");
+        check(connect(socket.get(), reinterpret_cast<const sockaddr*>(&to), sizeof to) == 0,
+              "nobody listens");
         // It may answer and close before it has all.
         while (!request.empty()) {
             const ssize_t sent = send(socket.get(), request.data(), request.size(), MSG_NOSIGNAL);
@@ -63,14 +66,16 @@ private:
 // The first line and the body.
 std::string shown(const std::string& answer) {
     const std::size_t body = answer.find("\r\n\r\n");
-    return answer.substr(0, answer.find("\r\n")) + (body == std::string::npos ? "" : answer.substr(body));
+    return answer.substr(0, answer.find("\r\n")) +
+           (body == std::string::npos ? "" : answer.substr(body));
 }
 
 }  // namespace
 
 DDP_FUZZ_TARGET(exporter, input) {
     static const Served served;
-    static const std::string usual = shown(served.answer("GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"));
+    static const std::string usual =
+        shown(served.answer("GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"));
     check(usual.starts_with("HTTP/1.1 200"), "there are no metrics");
     const std::string answer = served.answer(input);
     check(answer.empty() || answer.starts_with("HTTP/1."), "an answer is none of HTTP's");

@@ -1,4 +1,5 @@
-// The file of a store as somebody else left it: another participant is there, so that it is not begun afresh.
+// The file of a store as somebody else left it: another participant is there, so that it is not
+// begun afresh.
 #include "rendezvous/file_log.h"
 
 #include <fcntl.h>
@@ -18,8 +19,8 @@ using namespace libddp;
 // Memory, where the system has it as files.
 std::string temporary_file() {
     const bool in_memory = access("/dev/shm", W_OK) == 0;
-    std::string path =
-        (in_memory ? "/dev/shm" : std::filesystem::temp_directory_path().string()) + "/fuzz-of-ddp-XXXXXX";
+    std::string path = (in_memory ? "/dev/shm" : std::filesystem::temp_directory_path().string()) +
+                       "/fuzz-of-ddp-XXXXXX";
     const int fd = mkstemp(path.data());
     check(fd >= 0, "there is no temporary file");
     close(fd);
@@ -50,7 +51,8 @@ private:
     const int fd_;
 };
 
-// The header is at the beginning, and the log somewhere behind it: a seed need not hold what is between.
+// The header is at the beginning, and the log somewhere behind it: a seed need not hold what is
+// between.
 std::string contents(Reader& bytes) {
     std::string text(bytes.take(40));
     if (text.size() < 40) return text;

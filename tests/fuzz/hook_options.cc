@@ -32,7 +32,8 @@ DDP_FUZZ_TARGET(hook_options, input) {
     // Its own options are for ranks to compare. Some hooks can be made of them.
     HookPtr again;
     if (!accepts([&] { again = make_hook(hook->name(), hook->options(), group); })) return;
-    check(again->name() == hook->name() && again->options() == hook->options(), "a hook's own options make another");
+    check(again->name() == hook->name() && again->options() == hook->options(),
+          "a hook's own options make another");
 }
 
 }  // namespace fuzz::hook_options

@@ -1,5 +1,6 @@
-// The state of a hook, of a file. The first byte chooses the hook, the next the form of the input: the file as it is; or its header up to
-// a NUL, in which $B and $C stand for the number of bytes and the checksum of what follows, so that these are right.
+// The state of a hook, of a file. The first byte chooses the hook, the next the form of the input:
+// the file as it is; or its header up to a NUL, in which $B and $C stand for the number of bytes
+// and the checksum of what follows, so that these are right.
 #include <cstring>
 #include <memory>
 #include <vector>
@@ -51,8 +52,10 @@ public:
     Trainer& operator=(const Trainer&) = delete;
 
     bool load(const std::string& file, std::uint32_t flags) {
-        const ddp_status status = ddp_hook_state_load(context_, file.data(), file.size(), flags, nullptr);
-        check(status == DDP_OK || status == DDP_ERROR_INVALID_ARGUMENT || status == DDP_ERROR_UNSUPPORTED,
+        const ddp_status status =
+            ddp_hook_state_load(context_, file.data(), file.size(), flags, nullptr);
+        check(status == DDP_OK || status == DDP_ERROR_INVALID_ARGUMENT ||
+                  status == DDP_ERROR_UNSUPPORTED,
               "a state is refused for another reason than what is in it");
         return status == DDP_OK;
     }
@@ -65,12 +68,15 @@ public:
         return file;
     }
     ddp_status step() {
-        for (ddp_param param = 0; param < count_; ++param) require(ddp_grad_ready(context_, param, nullptr));
+        for (ddp_param param = 0; param < count_; ++param)
+            require(ddp_grad_ready(context_, param, nullptr));
         return ddp_finalize(context_, nullptr);
     }
 
 private:
-    static void require(ddp_status status) { check(status == DDP_OK, "a call of the trainer fails"); }
+    static void require(ddp_status status) {
+        check(status == DDP_OK, "a call of the trainer fails");
+    }
 
     void add(const char* name, std::vector<std::int64_t> shape, ddp_dtype dtype) {
         ddp_param_desc desc;
@@ -126,7 +132,8 @@ DDP_FUZZ_TARGET(hook_state, input) {
     }
     if (!trainer->load(file, form >> 1 & 3)) return;
     check(trainer->step() == DDP_OK, "a step fails after a state was loaded");
-    if ((form & 8) != 0) check(trainer->load(trainer->save(), 0), "a hook does not load what it has saved");
+    if ((form & 8) != 0)
+        check(trainer->load(trainer->save(), 0), "a hook does not load what it has saved");
 }
 
 }  // namespace fuzz::hook_state

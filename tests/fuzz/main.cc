@@ -1,4 +1,5 @@
-// Between libFuzzer and a target. A program with several targets takes the name of one as its first argument.
+// Between libFuzzer and a target. A program with several targets takes the name of one as its first
+// argument.
 #include <cstdio>
 #include <cstdlib>
 #include <iostream>
@@ -76,10 +77,11 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     return 0;
 }
 
-// Memory that the system does not have is an answer, too: AddressSanitizer's own operator would end the process. libFuzzer's limit is
-// above (-malloc_limit_mb).
+// Memory that the system does not have is an answer, too: AddressSanitizer's own operator would end
+// the process. libFuzzer's limit is above (-malloc_limit_mb).
 extern "C" const char* __asan_default_options() {
-    return "detect_leaks=1:strict_string_checks=1:allocator_may_return_null=1:max_allocation_size_mb=64:"
+    return "detect_leaks=1:strict_string_checks=1:allocator_may_return_null=1:max_allocation_size_"
+           "mb=64:"
            "quarantine_size_mb=16:malloc_context_size=5";
 }
 #define FOR_ALL_LIBRARIES __attribute__((visibility("default")))

@@ -13,7 +13,8 @@ namespace fuzz {
 inline const libddp::ParamTable& model() {
     static const libddp::ParamTable table = [] {
         libddp::ParamTable made;
-        const auto add = [&](const char* name, std::vector<std::int64_t> shape, ddp_dtype dtype, auto change) {
+        const auto add = [&](const char* name, std::vector<std::int64_t> shape, ddp_dtype dtype,
+                             auto change) {
             libddp::Param param;
             param.name = name;
             param.shape = std::move(shape);

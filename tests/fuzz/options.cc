@@ -1,4 +1,5 @@
-// Strings of options: in general, and those of the backends gloo and tcp. The first byte says how many ranks there are.
+// Strings of options: in general, and those of the backends gloo and tcp. The first byte says how
+// many ranks there are.
 #include "util/options.h"
 
 #include <cmath>
@@ -38,12 +39,14 @@ void read_backends(const std::string& text, std::uint8_t ranks) {
     host.options = text.c_str();
     accepts([&] {
         const auto settings = gloo_tcp::read_settings(host);
-        check(1 <= settings.lanes && settings.lanes <= 8, "gloo takes a number of lanes that it does not have");
+        check(1 <= settings.lanes && settings.lanes <= 8,
+              "gloo takes a number of lanes that it does not have");
         gloo_tcp::capabilities_of(settings.algorithm, host.world_size);
     });
     accepts([&] {
         const auto settings = tcp::read_settings(host);
-        check(1 <= settings.lanes && settings.lanes <= 8, "tcp takes a number of lanes that it does not have");
+        check(1 <= settings.lanes && settings.lanes <= 8,
+              "tcp takes a number of lanes that it does not have");
         check(!tcp::name_of(settings.protection).empty(), "a protection has no name");
     });
 }

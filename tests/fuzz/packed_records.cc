@@ -32,7 +32,8 @@ DDP_FUZZ_TARGET(packed_records, input) {
     }
     for (const auto& entry : fs::directory_iterator(parent.path))
         check(entry.path() == folder, "a record lies outside of the folder");
-    for (const auto& entry : fs::directory_iterator(folder)) check(entry.is_regular_file(), "a record is no file");
+    for (const auto& entry : fs::directory_iterator(folder))
+        check(entry.is_regular_file(), "a record is no file");
     fs::remove_all(folder);
 }
 

@@ -1,5 +1,6 @@
-// Input of another rank to collectives, among which are libddp's own: numbers of rows, orders, models. The program
-// makes calls as in api.cc. The first byte says how many bytes after it are the other rank's.
+// Input of another rank to collectives, among which are libddp's own: numbers of rows, orders,
+// models. The program makes calls as in api.cc. The first byte says how many bytes after it are the
+// other rank's.
 #include <cstring>
 #include <map>
 #include <memory>
@@ -40,7 +41,9 @@ public:
     Notifier::Id watch_connection(Notifier::Callback) override { return 0; }
     void unwatch(Notifier::Id) override {}
     void close() override {}
-    std::int64_t alive_until_ms() const override { return std::numeric_limits<std::int64_t>::max(); }
+    std::int64_t alive_until_ms() const override {
+        return std::numeric_limits<std::int64_t>::max();
+    }
 
 private:
     std::mutex mutex_;
@@ -87,9 +90,10 @@ private:
         // Numbers are likely to begin at these places.
         for (std::size_t changes = 1 + what % 4; changes > 0; --changes) {
             const std::size_t at = bytes_.number<std::uint16_t>() * (what < 200 ? 8U : 1U) % size;
-            const std::uint64_t number = bytes_.flag()
-                                             ? bytes_.number<std::uint64_t>()
-                                             : static_cast<std::uint64_t>(std::int64_t{bytes_.number<std::int8_t>()});
+            const std::uint64_t number =
+                bytes_.flag()
+                    ? bytes_.number<std::uint64_t>()
+                    : static_cast<std::uint64_t>(std::int64_t{bytes_.number<std::int8_t>()});
             std::memcpy(data + at, &number, std::min(sizeof number, size - at));
         }
     }
@@ -120,8 +124,8 @@ const ddp_backend& backend() {
             other_rank().run(*collective);
             return ddp_status{DDP_OK};
         };
-        made.match = [](void*, const void* mine, void* theirs, std::size_t size, std::int64_t, std::int32_t* rank,
-                        ddp_backend_failure*) -> ddp_status {
+        made.match = [](void*, const void* mine, void* theirs, std::size_t size, std::int64_t,
+                        std::int32_t* rank, ddp_backend_failure*) -> ddp_status {
             std::memcpy(theirs, mine, size);
             *rank = 1;
             return other_rank().differs(theirs, size) ? DDP_ERROR_MISMATCH : DDP_OK;
@@ -134,7 +138,9 @@ const ddp_backend& backend() {
 // Rank 0 of two.
 class Group {
 public:
-    Group() : store_{std::make_shared<Store>(std::make_shared<OtherStore>(), StoreConfig(), "the other rank's store")} {
+    Group()
+        : store_{std::make_shared<Store>(std::make_shared<OtherStore>(), StoreConfig(),
+                                         "the other rank's store")} {
         static const bool registered = ddp_backend_register(&backend(), nullptr) == DDP_OK;
         ddp_group_options options;
         ddp_group_options_init(&options);
@@ -143,7 +149,8 @@ public:
         options.backend = "peers";
         options.store = &store_;
         options.timeout_ms = 5000;
-        check(registered && ddp_group_create(&options, &group_, nullptr) == DDP_OK, "there is no group");
+        check(registered && ddp_group_create(&options, &group_, nullptr) == DDP_OK,
+              "there is no group");
     }
     ~Group() { ddp_group_free(group_); }
     Group(const Group&) = delete;

@@ -41,7 +41,8 @@ DDP_FUZZ_TARGET(plan, input) {
     check_buckets(buckets);
     const BucketPlan made = lay_out(plan_params(), buckets);
     check(hash_plan(made) != 0, "a plan has the hash 0");
-    check(plan_from_text(plan_to_text(made, model()), model()) == buckets, "a plan changes when it is saved");
+    check(plan_from_text(plan_to_text(made, model()), model()) == buckets,
+          "a plan changes when it is saved");
 }
 
 }  // namespace fuzz::plan

@@ -8,7 +8,8 @@ void Program::check_status(ddp_status status, ddp_error* error, bool wants_error
     check(status <= DDP_OK && status >= DDP_ERROR_NONFINITE, "a call returns an unknown status");
     check(status != DDP_ERROR_INTERNAL || !honest_,
           error ? ddp_error_message(error) : "a call says that libddp has a defect");
-    check((error != nullptr) == (wants_error && status != DDP_OK), "an error comes with DDP_OK, or is missing");
+    check((error != nullptr) == (wants_error && status != DDP_OK),
+          "an error comes with DDP_OK, or is missing");
     if (!error) return;
     check(ddp_error_code(error) == status, "an error has another code than the call returns");
     check(std::strlen(ddp_error_message(error)) > 0, "an error has no message");

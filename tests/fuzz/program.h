@@ -1,5 +1,6 @@
-// A program that uses libddp through its public functions, in an order and with arguments that bytes choose. It keeps the rules of the
-// headers that a library cannot check: pointers lead to as much memory as they must, and nothing is used after it was freed.
+// A program that uses libddp through its public functions, in an order and with arguments that
+// bytes choose. It keeps the rules of the headers that a library cannot check: pointers lead to as
+// much memory as they must, and nothing is used after it was freed.
 #pragma once
 
 #include <array>
@@ -24,8 +25,10 @@ using Memory = std::unique_ptr<std::byte[]>;
 
 class Program {
 public:
-    // group: not NULL; the caller's. honest: other ranks send what libddp sends. Otherwise DDP_ERROR_INTERNAL is an answer, too.
-    Program(Reader& bytes, ddp_group* group, bool honest = true) : bytes_(bytes), group_(group), honest_(honest) {}
+    // group: not NULL; the caller's. honest: other ranks send what libddp sends. Otherwise
+    // DDP_ERROR_INTERNAL is an answer, too.
+    Program(Reader& bytes, ddp_group* group, bool honest = true)
+        : bytes_(bytes), group_(group), honest_(honest) {}
     ~Program();
     Program(const Program&) = delete;
     Program& operator=(const Program&) = delete;
@@ -78,9 +81,13 @@ private:
     // A size that the program did not set, or of a newer header.
     template <class Struct>
     void spoil_size(Struct& options) {
-        if (odd()) options.struct_size = bytes_.below(2) == 0 ? 8 * bytes_.byte() : bytes_.number<std::uint64_t>();
+        if (odd())
+            options.struct_size =
+                bytes_.below(2) == 0 ? 8 * bytes_.byte() : bytes_.number<std::uint64_t>();
     }
-    static Memory memory(std::size_t bytes) { return Memory(new std::byte[bytes > 0 ? bytes : 1]()); }
+    static Memory memory(std::size_t bytes) {
+        return Memory(new std::byte[bytes > 0 ? bytes : 1]());
+    }
     const Parameter* known(const Context& context, ddp_param param) const;
 
     // program_context.cc
@@ -117,7 +124,9 @@ private:
 
     // program_hooks.cc
     void use_hook();
-    void compress_hook() { call(ddp_compress_hook, handle(), static_cast<ddp_dtype>(bytes_.below(11))); }
+    void compress_hook() {
+        call(ddp_compress_hook, handle(), static_cast<ddp_dtype>(bytes_.below(11)));
+    }
     void hook_then();
     void set_hook();
     void set_buffer_hook();

@@ -28,13 +28,15 @@ void Program::create_context() {
     options.first_bucket_cap_bytes = odd() ? bytes_.number<std::uint64_t>() : 0;
     options.rebuild_interval = static_cast<std::int8_t>(bytes_.byte());
     options.check_interval = static_cast<std::int64_t>(bytes_.below(3)) - 1;
-    options.verify_interval = (options.flags & DDP_CONTEXT_VERIFY_BUFFERS) != 0 || options.check_interval > 0 ? 2 : 0;
+    options.verify_interval =
+        (options.flags & DDP_CONTEXT_VERIFY_BUFFERS) != 0 || options.check_interval > 0 ? 2 : 0;
     std::uint64_t caps[4];
     for (std::uint64_t& cap : caps) cap = bytes_.byte();
     options.bucket_caps = bytes_.flag() ? caps : nullptr;
     options.bucket_cap_count = odd() ? bytes_.below(5) : 0;
     spoil_size(options);
-    call(ddp_context_create, group(), odd() ? nullptr : &options, odd() ? nullptr : &context.handle);
+    call(ddp_context_create, group(), odd() ? nullptr : &options,
+         odd() ? nullptr : &context.handle);
 }
 
 void Program::register_param() {
@@ -53,14 +55,18 @@ void Program::register_param() {
         extent = sized ? extents[bytes_.below(8)] : odd_extents[bytes_.below(4)];
         if (sized) parameter.count *= static_cast<std::size_t>(extent);
     }
-    desc.ndim = odd() ? static_cast<std::int8_t>(bytes_.byte()) : static_cast<std::int32_t>(parameter.shape.size());
-    parameter.shape.resize(std::max<std::size_t>(parameter.shape.size(), 130), 1);  // as many as ndim may say
+    desc.ndim = odd() ? static_cast<std::int8_t>(bytes_.byte())
+                      : static_cast<std::int32_t>(parameter.shape.size());
+    // as many as ndim may say
+    parameter.shape.resize(std::max<std::size_t>(parameter.shape.size(), 130), 1);
     desc.shape = odd() ? nullptr : parameter.shape.data();
-    desc.dtype = parameter.dtype = static_cast<ddp_dtype>(odd() ? bytes_.below(12) : 1 + bytes_.below(9));
+    desc.dtype = parameter.dtype =
+        static_cast<ddp_dtype>(odd() ? bytes_.below(12) : 1 + bytes_.below(9));
     const bool whole = desc.ndim >= 0 && desc.shape;
     if (whole && sized) {
         parameter.count = 1;
-        for (std::int32_t i = 0; i < desc.ndim; ++i) parameter.count *= static_cast<std::size_t>(parameter.shape[i]);
+        for (std::int32_t i = 0; i < desc.ndim; ++i)
+            parameter.count *= static_cast<std::size_t>(parameter.shape[i]);
         if (bytes_.flag()) parameter.data = memory(parameter.bytes());
         if (bytes_.flag()) parameter.grad = memory(parameter.bytes());
     }
@@ -68,16 +74,19 @@ void Program::register_param() {
     desc.grad = parameter.grad.get();
     desc.flags = bytes_.flag() ? 1u << bytes_.below(6) : 0;
     if ((desc.flags & DDP_PARAM_SPARSE) != 0 && !odd()) desc.grad = nullptr;
-    desc.uses = odd() ? bytes_.number<std::uint32_t>() : static_cast<std::uint32_t>(bytes_.below(3));
+    desc.uses =
+        odd() ? bytes_.number<std::uint32_t>() : static_cast<std::uint32_t>(bytes_.below(3));
     if (odd())
-        desc.device = {static_cast<ddp_device_kind>(bytes_.below(2) * 7), static_cast<std::int32_t>(bytes_.byte())};
+        desc.device = {static_cast<ddp_device_kind>(bytes_.below(2) * 7),
+                       static_cast<std::int32_t>(bytes_.byte())};
     spoil_size(desc);
     ddp_param made = -1;
     ddp_context* const target = odd() ? nullptr : context.handle;
     const bool slices = !parameter.data && !parameter.grad && bytes_.flag();
     const auto adds = slices ? ddp_register_slices : ddp_register_param;
     if (call(adds, target, &desc, odd() ? nullptr : &made) != DDP_OK) return;
-    check(made == static_cast<ddp_param>(context.params.size()), "parameters are not numbered in their order");
+    check(made == static_cast<ddp_param>(context.params.size()),
+          "parameters are not numbered in their order");
     // A smaller struct has no ndim: then the parameter is one number.
     if (desc.struct_size < offsetof(ddp_param_desc, ndim) + sizeof desc.ndim) {
         desc.ndim = 0;
@@ -153,14 +162,17 @@ void Program::sparse() {
     for (std::int64_t& index : indices)
         index = odd() ? bytes_.number<std::int64_t>() : static_cast<std::int64_t>(bytes_.below(3));
     const Memory values = memory(4 * (parameter ? parameter->bytes() : 8));
-    call(ddp_grad_ready_sparse, context.handle, which, odd() ? nullptr : indices, odd() ? nullptr : values.get(),
-         bytes_.below(5));
+    call(ddp_grad_ready_sparse, context.handle, which, odd() ? nullptr : indices,
+         odd() ? nullptr : values.get(), bytes_.below(5));
     const std::int64_t* rows = nullptr;
     const void* results = nullptr;
     std::size_t count = 0;
-    if (call(ddp_sparse_gradient, context.handle, which, &rows, odd() ? nullptr : &results, &count) != DDP_OK) return;
+    if (call(ddp_sparse_gradient, context.handle, which, &rows, odd() ? nullptr : &results,
+             &count) != DDP_OK)
+        return;
     std::int64_t before = -1;
-    for (std::size_t i = 0; i < count; before = rows[i++]) check(before < rows[i], "rows are not in order");
+    for (std::size_t i = 0; i < count; before = rows[i++])
+        check(before < rows[i], "rows are not in order");
 }
 
 void Program::factors() {
@@ -173,8 +185,8 @@ void Program::factors() {
             bytes *= static_cast<std::size_t>(std::max<std::int64_t>(1, extent));
     const std::size_t rows = bytes_.below(4);
     const Memory left = memory(rows * bytes), right = memory(rows * bytes);
-    call(ddp_grad_ready_factors, context.handle, which, odd() ? nullptr : left.get(), odd() ? nullptr : right.get(),
-         rows);
+    call(ddp_grad_ready_factors, context.handle, which, odd() ? nullptr : left.get(),
+         odd() ? nullptr : right.get(), rows);
 }
 
 void Program::finalize() {
@@ -211,7 +223,8 @@ void Program::mark_unused() {
 void Program::set_frozen() {
     const Context& context = any_context();
     const auto params = some_params(context);
-    call(ddp_set_frozen, context.handle, odd() ? nullptr : params.data(), params.size(), bytes_.below(2));
+    call(ddp_set_frozen, context.handle, odd() ? nullptr : params.data(), params.size(),
+         bytes_.below(2));
 }
 
 void Program::skip() {
@@ -246,8 +259,10 @@ void Program::statistics() {
     std::uint64_t sizes[3];
     ddp_param order[3];
     std::size_t count = 0;
-    call(ddp_stats_bucket_sizes, context, bytes_.below(2), odd() ? nullptr : sizes, bytes_.below(4), &count);
-    call(ddp_stats_ready_order, context, odd() ? nullptr : order, bytes_.below(4), odd() ? nullptr : &count);
+    call(ddp_stats_bucket_sizes, context, bytes_.below(2), odd() ? nullptr : sizes, bytes_.below(4),
+         &count);
+    call(ddp_stats_ready_order, context, odd() ? nullptr : order, bytes_.below(4),
+         odd() ? nullptr : &count);
 }
 
 void Program::view() {
@@ -268,7 +283,8 @@ void Program::ask() {
     ddp_context* const asked = odd() ? nullptr : context.handle;
     const ddp_param which = param(context);
     const std::int32_t buckets = ddp_context_bucket_count(asked);
-    check(ddp_context_param_bucket(asked, which) < std::max(buckets, 0), "a parameter is in no bucket");
+    check(ddp_context_param_bucket(asked, which) < std::max(buckets, 0),
+          "a parameter is in no bucket");
     ddp_layout_generation(asked);
     ddp_skipped(asked, which);
     check((ddp_hook_name(asked) == nullptr) == (asked == nullptr), "a hook has no name");
@@ -294,10 +310,12 @@ void Program::averager() {
         std::int64_t periods[3];
         std::int32_t sizes[3];
         for (std::int64_t& period : periods)
-            period = odd() ? bytes_.number<std::int64_t>() : static_cast<std::int64_t>(1) << bytes_.below(5);
+            period = odd() ? bytes_.number<std::int64_t>()
+                           : static_cast<std::int64_t>(1) << bytes_.below(5);
         for (std::int32_t& size : sizes) size = odd() ? bytes_.number<std::int32_t>() : 1;
-        call(ddp_averager_create, context.handle, odd() ? nullptr : periods, odd() ? sizes : nullptr,
-             odd() ? bytes_.below(4) : 1, static_cast<std::int64_t>(bytes_.below(3)) - odd(),
+        call(ddp_averager_create, context.handle, odd() ? nullptr : periods,
+             odd() ? sizes : nullptr, odd() ? bytes_.below(4) : 1,
+             static_cast<std::int64_t>(bytes_.below(3)) - odd(),
              odd() ? nullptr : &context.averager);
     }
     if (bytes_.below(4) == 0) outer_optimizer(context.averager);
@@ -311,7 +329,8 @@ void Program::averager() {
 void Program::outer_optimizer(ddp_averager* averager) {
     Roomy<ddp_outer_options> options;
     ddp_outer_options_init(&options);
-    options.kind = odd() ? bytes_.number<ddp_outer_kind>() : static_cast<ddp_outer_kind>(bytes_.below(4));
+    options.kind =
+        odd() ? bytes_.number<ddp_outer_kind>() : static_cast<ddp_outer_kind>(bytes_.below(4));
     options.learning_rate = odd() ? bytes_.number<double>() : 0.5;
     options.momentum = odd() ? bytes_.number<double>() : 0.5;
     options.inner_learning_rate = odd() ? bytes_.number<double>() : 0.5;
@@ -323,7 +342,8 @@ void Program::outer_optimizer(ddp_averager* averager) {
     ddp_free(data);
     check(call(ddp_averager_state_load, averager, state.data(), state.size()) == DDP_OK,
           "an averager does not load what it has saved");
-    if (odd()) state[bytes_.number<std::uint16_t>() % state.size()] = static_cast<char>(bytes_.byte());
+    if (odd())
+        state[bytes_.number<std::uint16_t>() % state.size()] = static_cast<char>(bytes_.byte());
     call(ddp_averager_state_load, averager, state.data(), state.size());
 }
 

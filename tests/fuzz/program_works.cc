@@ -43,7 +43,8 @@ void Program::collective() {
             call(ddp_allreduce, group(), send, recv, given, dtype, op, out);
             break;
         case 1:
-            call(ddp_broadcast, group(), recv, given, dtype, odd() ? std::int32_t{bytes_.byte()} : 0, out);
+            call(ddp_broadcast, group(), recv, given, dtype,
+                 odd() ? std::int32_t{bytes_.byte()} : 0, out);
             break;
         case 2:
             call(ddp_allgather, group(), send, recv, given, dtype, out);
@@ -61,17 +62,20 @@ void Program::use_work() {
     std::int32_t done = 0;
     call(ddp_work_test, work.handle, odd() ? nullptr : &done);
     // One that waits for the program would only time out.
-    if (!work.of_program || done != 0) call(ddp_work_wait, work.handle, odd() ? std::int64_t{-1} : std::int64_t{1000});
+    if (!work.of_program || done != 0)
+        call(ddp_work_wait, work.handle, odd() ? std::int64_t{-1} : std::int64_t{1000});
     if (bytes_.flag()) free_work(work);
 }
 
 void Program::create_work() {
     Work& work = free_slot();
-    work.of_program = call(ddp_work_create, odd() ? std::int64_t{-1} : std::int64_t{1000}, &work.handle) == DDP_OK;
+    work.of_program = call(ddp_work_create, odd() ? std::int64_t{-1} : std::int64_t{1000},
+                           &work.handle) == DDP_OK;
     if (!work.of_program) return;
     if (bytes_.flag()) return;
     const std::string message = "the program says: " + std::string(bytes_.piece(10));
-    call(ddp_work_complete, work.handle, static_cast<ddp_status>(-static_cast<std::int32_t>(bytes_.below(25))),
+    call(ddp_work_complete, work.handle,
+         static_cast<ddp_status>(-static_cast<std::int32_t>(bytes_.below(25))),
          odd() ? nullptr : message.c_str());
     call(ddp_work_complete, work.handle, DDP_OK, nullptr);
 }
@@ -86,7 +90,9 @@ void Program::then() {
         auto& step = *static_cast<Next*>(data);
         if (step.what >= 240) return DDP_ERROR_IO;
         if (step.what < 120) return DDP_OK;
-        if (step.what < 200) return ddp_allreduce(step.group, nullptr, &step.number, 1, DDP_F32, DDP_AVG, next, error);
+        if (step.what < 200)
+            return ddp_allreduce(step.group, nullptr, &step.number, 1, DDP_F32, DDP_AVG, next,
+                                 error);
         const ddp_status made = ddp_work_create(1000, next, error);
         if (made == DDP_OK) ddp_work_complete(*next, DDP_OK, nullptr, nullptr);
         return made;
@@ -97,7 +103,8 @@ void Program::then() {
     const ddp_status status = call(
         ddp_work_then, odd() ? nullptr : first.handle, odd() ? nullptr : +function, next,
         [](void* data) { delete static_cast<Next*>(data); },
-        odd() ? std::uint32_t{bytes_.byte()} : static_cast<std::uint32_t>(bytes_.below(2)), odd() ? nullptr : &out);
+        odd() ? std::uint32_t{bytes_.byte()} : static_cast<std::uint32_t>(bytes_.below(2)),
+        odd() ? nullptr : &out);
     if (status != DDP_OK) delete next;
     if (!out) return;
     if (!first.of_program) call(ddp_work_wait, out, std::int64_t{1000});
@@ -109,7 +116,8 @@ void Program::memory_of_group() {
     call(ddp_mem_free, allocated);
     allocated = nullptr;
     const std::size_t size = bytes_.number<std::uint16_t>();
-    if (call(ddp_mem_alloc, group(), size, odd() ? nullptr : &allocated) == DDP_OK) std::memset(allocated, 1, size);
+    if (call(ddp_mem_alloc, group(), size, odd() ? nullptr : &allocated) == DDP_OK)
+        std::memset(allocated, 1, size);
     int other = 0;
     if (odd()) call(ddp_mem_free, static_cast<void*>(&other));
 }
@@ -118,7 +126,8 @@ void Program::memory_of_group() {
 void Program::split() {
     if (!odd()) return;
     ddp_group* part = nullptr;
-    call(ddp_group_split, group(), static_cast<std::int32_t>(static_cast<std::int8_t>(bytes_.byte())),
+    call(ddp_group_split, group(),
+         static_cast<std::int32_t>(static_cast<std::int8_t>(bytes_.byte())),
          bytes_.number<std::int32_t>(), odd() ? nullptr : &part);
     ddp_group_free(part);
 }
@@ -128,17 +137,21 @@ void Program::groups() {
     Roomy<ddp_group_options> options;
     ddp_group_options_init(&options);
     options.rank = odd() ? bytes_.number<std::int32_t>() : 0;
-    options.world_size = odd() ? -static_cast<std::int32_t>(bytes_.byte()) : 1;  // more than one would wait for others
+    // more than one would wait for others
+    options.world_size = odd() ? -static_cast<std::int32_t>(bytes_.byte()) : 1;
     options.timeout_ms = odd() ? -static_cast<std::int64_t>(bytes_.byte()) : 1000;
     static const ddp_status gloo = ddp_backend_register(libddp::gloo_backend(), nullptr);
     check(gloo == DDP_OK, "gloo is no backend");
     const std::string backend = text({"shm", "gloo", "hierarchical", "auto", "none"});
-    const std::string settings = text({"", "algorithm=ring", "lanes=2", "nonsense=1", "algorithm=direct,lanes=9"});
+    const std::string settings =
+        text({"", "algorithm=ring", "lanes=2", "nonsense=1", "algorithm=direct,lanes=9"});
     const std::string name(bytes_.piece(10));
     options.backend = backend.find('/') == std::string::npos ? backend.c_str() : nullptr;
-    options.backend_options = settings.find("host") == std::string::npos ? settings.c_str() : nullptr;
+    options.backend_options =
+        settings.find("host") == std::string::npos ? settings.c_str() : nullptr;
     options.group_name = bytes_.flag() ? name.c_str() : nullptr;
-    options.flags = odd() ? bytes_.number<std::uint32_t>() : static_cast<std::uint32_t>(bytes_.below(4));
+    options.flags =
+        odd() ? bytes_.number<std::uint32_t>() : static_cast<std::uint32_t>(bytes_.below(4));
     options.round_robin = static_cast<std::uint32_t>(bytes_.below(4));
     options.init_method = odd() ? "nonsense" : nullptr;
     spoil_size(options);
@@ -146,7 +159,9 @@ void Program::groups() {
     call(ddp_group_create, &options, odd() ? nullptr : &made);
     ddp_group* const parts[] = {group_, odd() ? group_ : made};
     ddp_group* together = nullptr;
-    if (made) call(ddp_group_round_robin, odd() ? nullptr : parts, bytes_.below(4) == 0 ? 0 : 2, &together);
+    if (made)
+        call(ddp_group_round_robin, odd() ? nullptr : parts, bytes_.below(4) == 0 ? 0 : 2,
+             &together);
     ddp_group_free(together);
     ddp_group_free(made);
 }
@@ -160,7 +175,8 @@ void Program::others() {
     check(std::strlen(ddp_status_name(bytes_.number<std::int32_t>())) > 0, "a status has no name");
     check(std::strlen(ddp_dtype_name(bytes_.number<std::int32_t>())) > 0, "a type has no name");
     const std::string message(bytes_.piece(10));
-    ddp_error* const error = ddp_error_create(bytes_.number<std::int32_t>(), odd() ? nullptr : message.c_str());
+    ddp_error* const error =
+        ddp_error_create(bytes_.number<std::int32_t>(), odd() ? nullptr : message.c_str());
     check(ddp_error_code(error) < 0, "an error is none");
     ddp_error_free(error);
     ddp_group_backend(group());

@@ -1,4 +1,5 @@
-// The record of a process as a damaged disk or somebody else left it, and what the tools make of it.
+// The record of a process as a damaged disk or somebody else left it, and what the tools make of
+// it.
 #include <stdlib.h>
 
 #include <algorithm>
@@ -28,7 +29,8 @@ void overwrite(Value& value, std::string_view bytes) {
     std::memcpy(&value, bytes.data(), std::min(bytes.size(), sizeof value));
 }
 
-// Most of a file is empty. The input holds what is not: the head, some events, and facts, each behind its kind and owner.
+// Most of a file is empty. The input holds what is not: the head, some events, and facts, each
+// behind its kind and owner.
 std::string contents(Reader& bytes) {
     Head head{};
     head.events = 1 + bytes.below(8);

@@ -9,11 +9,13 @@ DDP_FUZZ_TARGET(rosters, input) {
     RosterRecord record;
     if (!fuzz::accepts([&] { record = RosterRecord::decode(std::string(input)); })) return;
     const RosterRecord again = RosterRecord::decode(record.encode());
-    fuzz::check(again.number == record.number && again.fence == record.fence && again.members == record.members,
+    fuzz::check(again.number == record.number && again.fence == record.fence &&
+                    again.members == record.members,
                 "a roster changes when it is written and read");
     Roster roster;
     roster.members = record.members;
     roster.newest();
     for (const std::int32_t rank : roster.donors())
-        fuzz::check(rank == 0 || static_cast<std::size_t>(rank) < roster.members.size(), "a donor is no member");
+        fuzz::check(rank == 0 || static_cast<std::size_t>(rank) < roster.members.size(),
+                    "a donor is no member");
 }

@@ -1,5 +1,5 @@
-// Messages of the launchers of other nodes, and node 0's order after them. The first byte says which message the input
-// is.
+// Messages of the launchers of other nodes, and node 0's order after them. The first byte says
+// which message the input is.
 #include "fuzz/target.h"
 #include "run/nodes.h"
 
@@ -13,8 +13,9 @@ void read_order(const std::string& text) {
     if (!order) return;
     check(order->generation >= 0, "an order is of no generation");
     const auto again = decode_order(encode_order(*order, 7));
-    check(again && again->generation == order->generation && again->kind == order->kind && again->code == order->code &&
-              again->may_restart == order->may_restart && again->weight == order->weight && again->text == order->text,
+    check(again && again->generation == order->generation && again->kind == order->kind &&
+              again->code == order->code && again->may_restart == order->may_restart &&
+              again->weight == order->weight && again->text == order->text,
           "an order changes when it is written and read");
 }
 
@@ -32,7 +33,8 @@ void read_reports(Reader& bytes, int max_restarts) {
         check(next.generation == order.generation || next.generation == order.generation + 1,
               "a generation is left out");
         check(next.generation <= max_restarts, "a job is restarted too often");
-        check(order.kind != Order::Kind::kEnd || next.kind == Order::Kind::kEnd, "a job goes on after its end");
+        check(order.kind != Order::Kind::kEnd || next.kind == Order::Kind::kEnd,
+              "a job goes on after its end");
         order = next;
     }
 }

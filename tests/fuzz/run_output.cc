@@ -17,7 +17,8 @@ void compare(std::string_view printed, std::string_view input, bool tags) {
     std::string text(input);
     if (!text.empty() && text.back() != '\n') text += '\n';
     std::string expected;
-    for (Reader lines(text); !lines.empty();) expected += "[3] " + std::string(lines.until('\n')) + "\n";
+    for (Reader lines(text); !lines.empty();)
+        expected += "[3] " + std::string(lines.until('\n')) + "\n";
     check(printed == expected, "lines change on their way");
 }
 
@@ -27,7 +28,8 @@ DDP_FUZZ_TARGET(run_output, input) {
     static const int file = memfd_create("output", MFD_CLOEXEC);
     static uv_loop_t loop;
     static const bool ready = uv_loop_init(&loop) == 0;
-    check(ready && ftruncate(file, 0) == 0 && lseek(file, 0, SEEK_SET) == 0, "there is no file or loop");
+    check(ready && ftruncate(file, 0) == 0 && lseek(file, 0, SEEK_SET) == 0,
+          "there is no file or loop");
     Reader bytes(input);
     const std::uint8_t how = bytes.byte();
     const std::string_view printed = Reader(bytes).rest();
@@ -43,7 +45,8 @@ DDP_FUZZ_TARGET(run_output, input) {
     }
     uv_run(&loop, UV_RUN_DEFAULT);
     std::string text(static_cast<std::size_t>(lseek(file, 0, SEEK_CUR)), '\0');
-    check(pread(file, text.data(), text.size(), 0) == static_cast<ssize_t>(text.size()), "the file cannot be read");
+    check(pread(file, text.data(), text.size(), 0) == static_cast<ssize_t>(text.size()),
+          "the file cannot be read");
     compare(text, printed, style.tags);
 }
 

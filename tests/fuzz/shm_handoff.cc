@@ -1,5 +1,6 @@
-// A descriptor of shared memory as another process hands it over, or whatever it hands over instead; and whatever a process says to get
-// one. The first byte says whether the rest is what a server sends, what a caller says, or an address.
+// A descriptor of shared memory as another process hands it over, or whatever it hands over
+// instead; and whatever a process says to get one. The first byte says whether the rest is what a
+// server sends, what a caller says, or an address.
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/eventfd.h>
@@ -48,7 +49,8 @@ public:
         // Without a name of its own, the kernel gives it one.
         socklen_t size = sizeof address.sun_family;
         const bool listens =
-            bind(listener_, reinterpret_cast<const sockaddr*>(&address), size) == 0 && listen(listener_, 1) == 0;
+            bind(listener_, reinterpret_cast<const sockaddr*>(&address), size) == 0 &&
+            listen(listener_, 1) == 0;
         size = sizeof address;
         check(listens && getsockname(listener_, reinterpret_cast<sockaddr*>(&address), &size) == 0,
               "there is no local socket");
@@ -58,7 +60,9 @@ public:
     }
 
     std::string address() const { return name_ + ' ' + std::string(kTokenSize, '0'); }
-    bool is_at(std::string_view address) const { return address.substr(0, address.find(' ')) == name_; }
+    bool is_at(std::string_view address) const {
+        return address.substr(0, address.find(' ')) == name_;
+    }
     void prepare(std::string_view what) {
         const std::lock_guard lock(mutex_);
         next_ = what;
@@ -79,7 +83,8 @@ private:
             const std::lock_guard lock(mutex_);
             if (client >= 0) {
                 char token[kTokenSize];
-                check(recv(client, token, sizeof token, MSG_WAITALL) == kTokenSize, "a client does not say its token");
+                check(recv(client, token, sizeof token, MSG_WAITALL) == kTokenSize,
+                      "a client does not say its token");
                 send(client, next_);
                 close(client);
             }
@@ -117,18 +122,22 @@ private:
     bool done_ = false;
 };
 
-// A server of a rank's, and a process that knows where it is. `bytes` says how much of the token it knows, and what else it says.
+// A server of a rank's, and a process that knows where it is. `bytes` says how much of the token it
+// knows, and what else it says.
 void steal(Reader bytes) {
     static const int memory = new_memory(true);
     static const shm::HandoffServer& server = *new shm::HandoffServer(memory);
     const std::string token = server.address().substr(server.name().size() + 1);
-    const std::string said = token.substr(0, bytes.below(kTokenSize + 1)) + std::string(bytes.rest());
+    const std::string said =
+        token.substr(0, bytes.below(kTokenSize + 1)) + std::string(bytes.rest());
     sockaddr_un address{};
     address.sun_family = AF_UNIX;
     std::memcpy(address.sun_path + 1, server.name().data(), server.name().size());
-    const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + server.name().size());
+    const auto size =
+        static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + server.name().size());
     const Descriptor thief(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    check(connect(thief.get(), reinterpret_cast<const sockaddr*>(&address), size) == 0, "the server is not there");
+    check(connect(thief.get(), reinterpret_cast<const sockaddr*>(&address), size) == 0,
+          "the server is not there");
     if (!said.empty()) ::send(thief.get(), said.data(), said.size(), MSG_NOSIGNAL);
     shutdown(thief.get(), SHUT_WR);
     char byte = 0;
@@ -145,7 +154,8 @@ void steal(Reader bytes) {
     if (got) std::memcpy(&fd, CMSG_DATA(got), sizeof fd);
     close(fd);
     // The server reads no further than a token has bytes.
-    check((got != nullptr) == (said.compare(0, kTokenSize, token) == 0), "the token decides who gets the memory");
+    check((got != nullptr) == (said.compare(0, kTokenSize, token) == 0),
+          "the token decides who gets the memory");
 }
 
 // The number that the next descriptor gets: greater than before if one was left open.
@@ -171,7 +181,8 @@ DDP_FUZZ_TARGET(shm_handoff, input) {
     const auto deadline = Deadline::after_ms(100);
     if (what >= 192) {
         const std::string address(bytes.rest());
-        if (!sender.is_at(address)) accepts([&] { close(shm::receive_descriptor(address, deadline)); });
+        if (!sender.is_at(address))
+            accepts([&] { close(shm::receive_descriptor(address, deadline)); });
         return;
     }
     if (what >= 128) return steal(bytes);

@@ -66,7 +66,9 @@ private:
         return reinterpret_cast<T*>(control_.data() + offset);
     }
     // A counter begins with its value.
-    static void set(Counter& counter, std::uint32_t value) { std::memcpy(static_cast<void*>(&counter), &value, 4); }
+    static void set(Counter& counter, std::uint32_t value) {
+        std::memcpy(static_cast<void*>(&counter), &value, 4);
+    }
     static std::uint32_t value(const Counter& counter) {
         std::uint32_t number;
         std::memcpy(&number, static_cast<const void*>(&counter), 4);
@@ -86,7 +88,8 @@ private:
 
 // Chooses from few places: each that is mapped takes memory for good.
 Location location_of(Reader& bytes, const Location& block) {
-    const std::uint64_t blocks[] = {block.block, 0, 4096, block.block + 4096, block.block + kBlock, ~std::uint64_t{0}};
+    const std::uint64_t blocks[] = {
+        block.block, 0, 4096, block.block + 4096, block.block + kBlock, ~std::uint64_t{0}};
     Location location{};
     const std::uint8_t which = bytes.byte();
     if (which < 60) return {};
@@ -157,14 +160,16 @@ DDP_FUZZ_TARGET(shm_posts, input) {
     message.c.theirs = theirs;
     message.c.signature_size = sizeof signature;
     const Location block = host.block_location();
-    for (std::uint32_t parity : {0u, 1u}) write_post(bytes, host.post(parity), block, {signature, sizeof signature});
+    for (std::uint32_t parity : {0u, 1u})
+        write_post(bytes, host.post(parity), block, {signature, sizeof signature});
     write_freed(bytes, host.peer().freed, block);
     host.shared().claimed.store(bytes.number<std::uint64_t>());
     host.shared().done.store(bytes.number<std::uint64_t>());
     host.peer().left.store(bytes.flag());
     const bool comes = bytes.byte() < 250;
     const std::string_view staged = bytes.rest().substr(0, kStaging);
-    for (int slot = 0; slot < Layout::kSlots; ++slot) std::memcpy(host.staging(slot), staged.data(), staged.size());
+    for (int slot = 0; slot < Layout::kSlots; ++slot)
+        std::memcpy(host.staging(slot), staged.data(), staged.size());
     if (comes) host.come();
     accepts([&] { perform(host.team(), message.c); });
     if (comes) host.count_barriers();

@@ -17,14 +17,16 @@ class Sockets {
 public:
     Sockets() {
         int ends[2] = {-1, -1};
-        check(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) == 0, "there are no sockets");
+        check(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) == 0,
+              "there are no sockets");
         mine.reset(ends[0]);
         peer.reset(ends[1]);
     }
 
     // False: the kernel has not taken all of them.
     bool send(std::string_view bytes) const {
-        return ::send(peer.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(bytes.size());
+        return ::send(peer.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL) ==
+               static_cast<ssize_t>(bytes.size());
     }
     // The bytes that came to the peer.
     std::string receive() const {

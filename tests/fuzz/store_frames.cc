@@ -11,15 +11,18 @@ namespace {
 using namespace libddp;
 
 bool same(const Outcome& a, const Outcome& b) {
-    return a.code == b.code && a.message == b.message && a.number == b.number && a.values == b.values;
+    return a.code == b.code && a.message == b.message && a.number == b.number &&
+           a.values == b.values;
 }
 
 // A message has one form: what was read is written as it came.
 void read_request(const Frame& frame, const std::string& bytes) {
     accepts([&] {
         const Request request = decode_request(frame);
-        check(encode_request(frame.id, request) == bytes, "a request is written in another way than it was read");
-        if (const auto failure = invalid(request)) check(failure->code < 0, "an invalid request has no error");
+        check(encode_request(frame.id, request) == bytes,
+              "a request is written in another way than it was read");
+        if (const auto failure = invalid(request))
+            check(failure->code < 0, "an invalid request has no error");
         check(!describe_wait(request).empty(), "a wait has no description");
         for (const std::string& key : request.keys)
             check(printable(in_quotes(key)) == in_quotes(key), "a key is not made printable");
@@ -34,7 +37,8 @@ void read_reply(const Frame& frame) {
         const std::string payload = encode_reply_payload(outcome);
         again.feed(encode_reply_header(frame.id, payload.size()) + payload);
         const auto written = again.next();
-        check(written && same(decode_reply(*written), outcome), "a reply changes when it is written and read");
+        check(written && same(decode_reply(*written), outcome),
+              "a reply changes when it is written and read");
     });
     accepts([&] { decode_closing(frame); });
 }

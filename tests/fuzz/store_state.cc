@@ -20,7 +20,8 @@ std::string name_of(Reader& bytes) {
 }
 
 std::string value_of(Reader& bytes) {
-    static const char* const values[] = {"", "0", "1", "x", "9223372036854775807", "-9223372036854775808"};
+    static const char* const values[] = {
+        "", "0", "1", "x", "9223372036854775807", "-9223372036854775808"};
     const std::uint8_t which = bytes.byte();
     return which < 200 ? values[which % 6] : std::string(bytes.piece());
 }
@@ -49,7 +50,8 @@ public:
     void submit(Caller caller, Request request) {
         const bool waited = open_.count(caller) != 0;
         open_.insert(caller);
-        check(waits_.submit(caller, std::move(request), now_) == !waited, "a number is used twice, or said to be");
+        check(waits_.submit(caller, std::move(request), now_) == !waited,
+              "a number is used twice, or said to be");
         compare();
     }
     void cancel(Caller caller) {
@@ -73,13 +75,16 @@ public:
 private:
     static constexpr std::size_t kBytes = 2000;
 
-    void compare() const { check(waits_.waiting() == open_.size(), "a request neither waits nor was answered"); }
+    void compare() const {
+        check(waits_.waiting() == open_.size(), "a request neither waits nor was answered");
+    }
 
     std::set<Caller> open_;
     WaitList::Time now_{};
     WaitList waits_{[this](Caller caller, const Outcome& outcome) {
                         check(open_.erase(caller) == 1, "a request is answered twice");
-                        check(outcome.code <= 0, "an answer has a code that is neither DDP_OK nor an error's");
+                        check(outcome.code <= 0,
+                              "an answer has a code that is neither DDP_OK nor an error's");
                     },
                     kBytes};
 };
@@ -116,9 +121,12 @@ DDP_FUZZ_TARGET(store_state, input) {
             const auto outcome = state.apply(caller.owner, request);
             if (!outcome || outcome->code != DDP_OK)
                 check(state.bytes() == before, "a failure or a wait changes the state");
-            if (!outcome) check(state.timed_out(request, what).code == DDP_ERROR_TIMEOUT, "a wait cannot time out");
+            if (!outcome)
+                check(state.timed_out(request, what).code == DDP_ERROR_TIMEOUT,
+                      "a wait cannot time out");
             // The server takes these two itself.
-            if (request.op != Op::kCancel && request.op != Op::kGoodbye) server.submit(caller, std::move(request));
+            if (request.op != Op::kCancel && request.op != Op::kGoodbye)
+                server.submit(caller, std::move(request));
         } else if (what < 215) {
             server.cancel(caller);
         } else if (what < 230) {

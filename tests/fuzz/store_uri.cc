@@ -12,24 +12,31 @@ DDP_FUZZ_TARGET(store_uri, input) {
     accepts([&] {
         const StoreUri uri = parse_store_uri(text);
         if (uri.is_file) {
-            check(uri.path.front() == '/' && text == "file://" + uri.path, "a path is not that of the address");
+            check(uri.path.front() == '/' && text == "file://" + uri.path,
+                  "a path is not that of the address");
             return;
         }
         if (uri.etcd) {
             for (const auto& [host, port] : uri.etcd->endpoints)
-                check(0 < port && port <= 65535 && !host.empty(), "an endpoint of etcd lacks its port or host");
-            check(!uri.etcd->endpoints.empty() && !uri.etcd->name.empty(), "an address of etcd lacks a part");
+                check(0 < port && port <= 65535 && !host.empty(),
+                      "an endpoint of etcd lacks its port or host");
+            check(!uri.etcd->endpoints.empty() && !uri.etcd->name.empty(),
+                  "an address of etcd lacks a part");
             return;
         }
-        check(0 <= uri.port && uri.port <= 65535 && !uri.host.empty(), "an address lacks its port or host");
+        check(0 <= uri.port && uri.port <= 65535 && !uri.host.empty(),
+              "an address lacks its port or host");
         const std::string written = tcp_uri(uri.host, uri.port);
         const StoreUri again = parse_store_uri(written);
-        check(again.host == uri.host && again.port == uri.port, "an address changes when it is written and read");
+        check(again.host == uri.host && again.port == uri.port,
+              "an address changes when it is written and read");
     });
     if (const auto endpoint = ddprun::parse_endpoint(text)) {
         StoreUri uri;
-        check(accepts([&] { uri = parse_store_uri(endpoint->uri()); }), "the store refuses what ddprun takes");
-        check(uri.host == endpoint->host && uri.port == endpoint->port, "ddprun means another address than the store");
+        check(accepts([&] { uri = parse_store_uri(endpoint->uri()); }),
+              "the store refuses what ddprun takes");
+        check(uri.host == endpoint->host && uri.port == endpoint->port,
+              "ddprun means another address than the store");
     }
 }
 

@@ -1,5 +1,5 @@
-// The macro that makes a file of this folder a fuzz target: a function that takes any bytes. Whatever they are, it must
-// return, without a crash, a leak or undefined behaviour.
+// The macro that makes a file of this folder a fuzz target: a function that takes any bytes.
+// Whatever they are, it must return, without a crash, a leak or undefined behaviour.
 //
 //     DDP_FUZZ_TARGET(store_uri, input) { ... }      input: std::string_view
 #pragma once
@@ -22,7 +22,8 @@ struct Target {
 // Ends the process, which is a finding, unless the condition holds.
 void check(bool holds, const char* what);
 
-// Runs `body`, which may refuse the input with an Error of the library. False: it has. Any other exception is a finding.
+// Runs `body`, which may refuse the input with an Error of the library. False: it has. Any other
+// exception is a finding.
 template <class Body>
 bool accepts(Body&& body) {
     try {

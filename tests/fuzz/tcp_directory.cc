@@ -17,9 +17,12 @@ DDP_FUZZ_TARGET(tcp_directory, input) {
         const std::string line = tcp::write_listening(rank);
         fuzz::check(tcp::read_listening(line, static_cast<int>(i)) == rank,
                     "a line changes when it is written and read");
-        fuzz::check(0 < rank.port && rank.port <= 65'535 && rank.lanes > 0, "a number is out of range");
-        fuzz::accepts([&] { tcp::require_same_settings(ranks.front(), rank, static_cast<int>(i)); });
+        fuzz::check(0 < rank.port && rank.port <= 65'535 && rank.lanes > 0,
+                    "a number is out of range");
+        fuzz::accepts(
+            [&] { tcp::require_same_settings(ranks.front(), rank, static_cast<int>(i)); });
         all += (i == 0 ? "" : "\n") + line;
     }
-    fuzz::check(tcp::read_directory(all, world) == ranks, "a directory changes when it is written and read");
+    fuzz::check(tcp::read_directory(all, world) == ranks,
+                "a directory changes when it is written and read");
 }

@@ -1,4 +1,5 @@
-// The messages of another rank on a lane of the backend tcp. Two bytes at a time say what this rank does.
+// The messages of another rank on a lane of the backend tcp. Two bytes at a time say what this rank
+// does.
 #include <vector>
 
 #include "backends/tcp/lane.h"
@@ -17,9 +18,12 @@ MessageType type_of(std::uint8_t what) {
 }
 
 // As a rank writes it.
-std::string message(MessageType type, std::uint64_t operation, std::string_view data, std::uint64_t size) {
+std::string message(MessageType type, std::uint64_t operation, std::string_view data,
+                    std::uint64_t size) {
     std::string text;
-    const auto add = [&](const auto& number) { text.append(reinterpret_cast<const char*>(&number), sizeof number); };
+    const auto add = [&](const auto& number) {
+        text.append(reinterpret_cast<const char*>(&number), sizeof number);
+    };
     add(type);
     add(std::uint32_t{0});
     add(operation);
@@ -52,7 +56,8 @@ DDP_FUZZ_TARGET(tcp_lane, input) {
                 // One that fits, unless the input wants another size.
                 const std::string_view data = bytes.piece();
                 const std::uint64_t told = size < 250 ? data.size() : bytes.number<std::uint64_t>();
-                sockets.send(message(size == 249 ? MessageType::kGoodbye : type_of(what), operation, data, told));
+                sockets.send(message(size == 249 ? MessageType::kGoodbye : type_of(what), operation,
+                                     data, told));
                 break;
             }
             case 2:

@@ -1,4 +1,5 @@
-// Texts that a rank reads and others wrote about a failure or a collective: verdicts in the store, and signatures.
+// Texts that a rank reads and others wrote about a failure or a collective: verdicts in the store,
+// and signatures.
 #include "comm/verdict.h"
 
 #include <cstring>
@@ -16,7 +17,8 @@ void read_verdict(std::string_view text) {
     check(error.code < 0, "a verdict is no error");
     const ErrorInfo again = decode_verdict(encode_verdict(error));
     check(again.code == error.code && again.rank == error.rank && again.param == error.param &&
-              again.bucket == error.bucket && again.step == error.step && again.message == error.message,
+              again.bucket == error.bucket && again.step == error.step &&
+              again.message == error.message,
           "a verdict changes when it is written and read");
 }
 
@@ -34,7 +36,8 @@ void read_signatures(Reader& bytes) {
     check(here == describe_mismatch(theirs, 1, mine, 0, "", name_of) || !label.empty(),
           "two ranks tell a mismatch differently");
     advice_for(theirs);
-    check(!describe(WaitTarget{theirs.step, theirs.bucket, theirs.kind}).empty(), "a wait has no description");
+    check(!describe(WaitTarget{theirs.step, theirs.bucket, theirs.kind}).empty(),
+          "a wait has no description");
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// Frames with message authentication codes: those of a channel that knows the key, cut and changed on the way, with others between them.
+// Frames with message authentication codes: those of a channel that knows the key, cut and changed
+// on the way, with others between them.
 #include <cstring>
 #include <string>
 
@@ -29,25 +30,28 @@ DDP_FUZZ_TARGET(wire_frames, input) {
     while (!bytes.empty()) {
         const std::uint8_t what = bytes.byte();
         if (what < 100) {
-            std::string message =
-                std::string(bytes.piece(60)) + std::string(bytes.number<std::uint16_t>() % 20'000, 'x');
+            std::string message = std::string(bytes.piece(60)) +
+                                  std::string(bytes.number<std::uint16_t>() % 20'000, 'x');
             iovec part{message.data(), message.size()};
             if (!message.empty()) sent += message.substr(0, sender->send(&part, 1));
         } else if (what < 180) {
             std::string frames = out.receive();
             if (what >= 150 && !frames.empty())
-                frames[bytes.number<std::uint16_t>() % frames.size()] ^= static_cast<char>(bytes.byte());
+                frames[bytes.number<std::uint16_t>() % frames.size()] ^=
+                    static_cast<char>(bytes.byte());
             in.send(frames);
         } else if (what < 200) {
             in.send(bytes.piece());
         } else {
             received += receive(*receiver, bytes);
         }
-        check(sent.compare(0, received.size(), received) == 0, "other bytes are received than were sent");
+        check(sent.compare(0, received.size(), received) == 0,
+              "other bytes are received than were sent");
     }
     in.end();
     received += receive(*receiver, bytes);
-    check(sent.compare(0, received.size(), received) == 0, "other bytes are received than were sent");
+    check(sent.compare(0, received.size(), received) == 0,
+          "other bytes are received than were sent");
 }
 
 }  // namespace fuzz::wire_frames

@@ -1,5 +1,5 @@
-// Bytes of a stranger in a handshake: to a server or a client alone; or between both, whose bytes are changed on the
-// way. The first byte says which, the second the protection.
+// Bytes of a stranger in a handshake: to a server or a client alone; or between both, whose bytes
+// are changed on the way. The first byte says which, the second the protection.
 #include <memory>
 #include <string>
 
@@ -33,8 +33,9 @@ bool goes_on(Handshake& handshake, bool& done) {
 
 void alone(Reader& bytes, bool serves, Protection protection) {
     Sockets sockets;
-    const auto handshake = serves ? Handshake::server(std::move(sockets.mine), find_key, protection)
-                                  : Handshake::client(std::move(sockets.mine), kIdentity, key(), protection);
+    const auto handshake =
+        serves ? Handshake::server(std::move(sockets.mine), find_key, protection)
+               : Handshake::client(std::move(sockets.mine), kIdentity, key(), protection);
     bool done = false;
     while (goes_on(*handshake, done) && !bytes.empty()) {
         sockets.send(bytes.piece());
@@ -68,8 +69,10 @@ void between(Reader& bytes, Protection protection) {
     const auto server = Handshake::server(std::move(right.mine), find_key, protection);
     bool client_done = false, server_done = false, changed = false, more = true;
     while (more) {
-        const bool client_goes = goes_on(*client, client_done), server_goes = goes_on(*server, server_done);
-        const bool up = relay(left, right, bytes, changed), down = relay(right, left, bytes, changed);
+        const bool client_goes = goes_on(*client, client_done),
+                   server_goes = goes_on(*server, server_done);
+        const bool up = relay(left, right, bytes, changed),
+                   down = relay(right, left, bytes, changed);
         more = (client_goes || server_goes) && (up || down);
     }
     check(changed || (client_done && server_done), "two ends that know the key do not meet");

@@ -1,5 +1,5 @@
-// TLS records from an end that knows the key: of the kinds and sizes that the input wants, cut and changed on the way, with others between
-// them.
+// TLS records from an end that knows the key: of the kinds and sizes that the input wants, cut and
+// changed on the way, with others between them.
 #include <algorithm>
 #include <cstring>
 #include <string>
@@ -23,9 +23,11 @@ std::string record(Records& sealing, Records::Content kind, std::string content)
     content.resize(std::min(content.size(), Records::kLongest));
     std::string bytes(Records::whole(content.size()), '\0');
     const iovec piece{content.data(), content.size()};
-    sealing.seal(kind, wire::Parts(&piece, 1), content.size(), reinterpret_cast<unsigned char*>(bytes.data()));
+    sealing.seal(kind, wire::Parts(&piece, 1), content.size(),
+                 reinterpret_cast<unsigned char*>(bytes.data()));
     // A record that replaces the key in the receiver does so here.
-    if (kind == Records::Content::kHandshake && content.size() == 5 && content.compare(0, 4, kKeyUpdate) == 0)
+    if (kind == Records::Content::kHandshake && content.size() == 5 &&
+        content.compare(0, 4, kKeyUpdate) == 0)
         sealing.replace_key();
     return bytes;
 }
@@ -68,23 +70,23 @@ DDP_FUZZ_TARGET(wire_records, input) {
     Sockets in;
     Records sealing(kSecrets[0], true, 0);
     Answers answers;
-    const auto receiver =
-        wire::make_tls_channel(std::move(in.mine), Records(kSecrets[1], true, 0), Records(kSecrets[0], false, 0));
+    const auto receiver = wire::make_tls_channel(std::move(in.mine), Records(kSecrets[1], true, 0),
+                                                 Records(kSecrets[0], false, 0));
     std::string sent, received, answered;
     bool valid = true;  // nothing has been sent yet that the receiver refuses
     int without_data = 0;
     while (!bytes.empty()) {
         const std::uint8_t what = bytes.byte();
         if (what < 100) {
-            std::string content =
-                std::string(bytes.piece(60)) + std::string(bytes.number<std::uint16_t>() % 16'500, 'x');
+            std::string content = std::string(bytes.piece(60)) +
+                                  std::string(bytes.number<std::uint16_t>() % 16'500, 'x');
             content.resize(std::min(content.size(), Records::kLongest));
             valid &= in.send(record(sealing, Records::Content::kData, content));
             without_data = content.empty() ? without_data + 1 : 0;
             sent += content;
         } else if (what < 120) {
-            valid &=
-                in.send(record(sealing, Records::Content::kHandshake, kKeyUpdate + static_cast<char>(bytes.flag())));
+            valid &= in.send(record(sealing, Records::Content::kHandshake,
+                                    kKeyUpdate + static_cast<char>(bytes.flag())));
             ++without_data;
         } else if (what < 140) {
             valid = false;
@@ -94,9 +96,11 @@ DDP_FUZZ_TARGET(wire_records, input) {
             if (kind == Records::Content::kData) sent += content;
         } else if (what < 160) {
             valid = false;
-            const std::string whole = record(sealing, Records::Content::kData, std::string(bytes.piece()));
+            const std::string whole =
+                record(sealing, Records::Content::kData, std::string(bytes.piece()));
             std::string changed = whole;
-            changed[bytes.number<std::uint16_t>() % whole.size()] ^= static_cast<char>(1 + bytes.below(255));
+            changed[bytes.number<std::uint16_t>() % whole.size()] ^=
+                static_cast<char>(1 + bytes.below(255));
             changed.resize(whole.size() - bytes.below(8));
             in.send(changed);
         } else if (what < 180) {
@@ -111,13 +115,15 @@ DDP_FUZZ_TARGET(wire_records, input) {
             received += receive(*receiver, bytes);
         }
         valid &= without_data <= 30;
-        check(sent.compare(0, received.size(), received) == 0, "other bytes are received than were sent");
+        check(sent.compare(0, received.size(), received) == 0,
+              "other bytes are received than were sent");
         check(answered.compare(0, answers.data().size(), answers.data()) == 0,
               "the receiver sends other bytes than its own");
     }
     in.end();
     received += receive(*receiver, bytes);
-    check(sent.compare(0, received.size(), received) == 0, "other bytes are received than were sent");
+    check(sent.compare(0, received.size(), received) == 0,
+          "other bytes are received than were sent");
     check(!valid || received == sent, "not all bytes are received");
 }
 

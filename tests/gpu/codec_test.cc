@@ -1,4 +1,5 @@
-// The codecs on a GPU, against those of the CPU: the same bytes, the same numbers, the same residuals.
+// The codecs on a GPU, against those of the CPU: the same bytes, the same numbers, the same
+// residuals.
 #include "gpu/gpu.h"
 #include "kernels/on_device.h"
 #include "unit/cuda/codec_world.h"
@@ -12,7 +13,9 @@ using namespace testing_cuda;
 // One rank's side of a batch on the GPU.
 struct Uploaded {
     Uploaded(Gpu& gpu, const Side& side, std::byte* gathered)
-        : gradients(gpu.upload(side.gradients)), residuals(gpu.upload(side.residuals)), parts(side.parts) {
+        : gradients(gpu.upload(side.gradients)),
+          residuals(gpu.upload(side.residuals)),
+          parts(side.parts) {
         for (std::size_t i = 0; i < parts.size(); ++i) {
             parts[i].gradient = gradients.get() + side.offsets[i];
             if (!parts[i].residual) continue;
@@ -50,7 +53,8 @@ void run_gpu(Gpu& gpu, const Setting& s, World& world) {
 
 class GpuCodec : public ::testing::TestWithParam<Named> {};
 
-INSTANTIATE_TEST_SUITE_P(All, GpuCodec, ::testing::ValuesIn(kCodecs), [](const auto& test) { return test.param.name; });
+INSTANTIATE_TEST_SUITE_P(All, GpuCodec, ::testing::ValuesIn(kCodecs),
+                         [](const auto& test) { return test.param.name; });
 
 TEST_P(GpuCodec, SameBytesAndNumbersAsOnTheCpu) {
     Gpu gpu;

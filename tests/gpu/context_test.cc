@@ -1,5 +1,6 @@
-// Steps of training whose gradients lie on a GPU, through the public interface. Ranks are threads that share the GPUs there
-// are, and meet through the host, or over NCCL where each has one of its own.
+// Steps of training whose gradients lie on a GPU, through the public interface. Ranks are threads
+// that share the GPUs there are, and meet through the host, or over NCCL where each has one of its
+// own.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -31,7 +32,8 @@ using namespace testing_gpu;
         if ((call) != DDP_OK) throw std::runtime_error(take_message(error)); \
     } while (0)
 
-// Buckets of one and of several parameters, one of them longer than the chunks in which data goes through the host.
+// Buckets of one and of several parameters, one of them longer than the chunks in which data goes
+// through the host.
 const std::vector<std::size_t> kSizes{5, 1'200'000, 3, 1, 64, 200'000};
 
 struct Case {
@@ -74,7 +76,8 @@ public:
         OK(ddp_set_stream(context_, device_.kind, device_.index, stream(), &error));
         if (test.hook) OK(ddp_use_hook(context_, test.hook, test.hook_options, &error));
         set_value(1, static_cast<float>(1 + ddp_group_rank(group)));
-        OK(ddp_barrier(group, nullptr, &error));  // nobody allocates while another rank's kernels wait for this one
+        // nobody allocates while another rank's kernels wait for this one
+        OK(ddp_barrier(group, nullptr, &error));
         OK(ddp_commit(context_, &error));
     }
     ~GpuModel() {
@@ -93,10 +96,12 @@ public:
         EXPECT_EQ(ddp_grad_view(context_, i, &memory, nullptr), DDP_OK);
         return static_cast<std::byte*>(memory);
     }
-    void set_value(int i, float value) { gpu_.write(values_[static_cast<std::size_t>(i)].get(), numbers(i, value)); }
+    void set_value(int i, float value) {
+        gpu_.write(values_[static_cast<std::size_t>(i)].get(), numbers(i, value));
+    }
     std::vector<float> value(int i) {
-        return values_of<float>(
-            gpu_.read(values_[static_cast<std::size_t>(i)].get(), kSizes[static_cast<std::size_t>(i)] * 4));
+        return values_of<float>(gpu_.read(values_[static_cast<std::size_t>(i)].get(),
+                                          kSizes[static_cast<std::size_t>(i)] * 4));
     }
     // value, value + 1, ... (modulo 8, so that sums are exact in f16, too)
     void fill(int i, float value) { gpu_.write(grad(i), numbers(i, value)); }
@@ -117,15 +122,17 @@ public:
         const auto expected = values_of<float>(numbers(i, value));
         const auto actual = read(on, i);
         for (std::size_t k = 0; k < expected.size(); ++k)
-            if (!(std::fabs(actual[k] - expected[k]) <= tolerance * std::fmax(1.0f, std::fabs(expected[k]))))
-                return ::testing::AssertionFailure()
-                       << "gradient " << i << "[" << k << "] is " << actual[k] << ", not " << expected[k];
+            if (!(std::fabs(actual[k] - expected[k]) <=
+                  tolerance * std::fmax(1.0f, std::fabs(expected[k]))))
+                return ::testing::AssertionFailure() << "gradient " << i << "[" << k << "] is "
+                                                     << actual[k] << ", not " << expected[k];
         return ::testing::AssertionSuccess();
     }
 
     static std::vector<std::byte> numbers(int i, float value) {
         std::vector<float> result(kSizes[static_cast<std::size_t>(i)]);
-        for (std::size_t k = 0; k < result.size(); ++k) result[k] = value + static_cast<float>(k % 8);
+        for (std::size_t k = 0; k < result.size(); ++k)
+            result[k] = value + static_cast<float>(k % 8);
         return bytes_of(result);
     }
 
@@ -164,17 +171,18 @@ protected:
     int world() const { return GetParam().world; }
 };
 
-INSTANTIATE_TEST_SUITE_P(All, GpuSteps,
-                         ::testing::Values(Case{1, "shm", true}, Case{1, "shm", false}, Case{2, "shm", true},
-                                           Case{3, "shm", false}, Case{4, "shm", true}, Case{2, "tcp", false},
-                                           Case{4, "tcp", true}, Case{2, "gloo", true}, Case{3, "gloo", false},
-                                           Case{1, "nccl", true}, Case{1, "nccl", false}, Case{2, "nccl", true},
-                                           Case{3, "nccl", false}, Case{4, "nccl", true}, Case{2, "shm", true, "fp16"},
-                                           Case{2, "shm", false, "bf16"}, Case{2, "nccl", false, "fp16"}),
-                         [](const auto& test) {
-                             return test.param.backend + std::to_string(test.param.world) +
-                                    (test.param.view ? "view" : "copy") + (test.param.hook ? test.param.hook : "");
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    All, GpuSteps,
+    ::testing::Values(Case{1, "shm", true}, Case{1, "shm", false}, Case{2, "shm", true},
+                      Case{3, "shm", false}, Case{4, "shm", true}, Case{2, "tcp", false},
+                      Case{4, "tcp", true}, Case{2, "gloo", true}, Case{3, "gloo", false},
+                      Case{1, "nccl", true}, Case{1, "nccl", false}, Case{2, "nccl", true},
+                      Case{3, "nccl", false}, Case{4, "nccl", true}, Case{2, "shm", true, "fp16"},
+                      Case{2, "shm", false, "bf16"}, Case{2, "nccl", false, "fp16"}),
+    [](const auto& test) {
+        return test.param.backend + std::to_string(test.param.world) +
+               (test.param.view ? "view" : "copy") + (test.param.hook ? test.param.hook : "");
+    });
 
 TEST_P(GpuSteps, AverageOverTheRanks) {
     run([&](int rank, ddp_group* group) {
@@ -184,7 +192,8 @@ TEST_P(GpuSteps, AverageOverTheRanks) {
             model.begin();
             for (int p = kParams; p-- > 0;) model.give(p, gradient(rank, p, step));
             model.finalize();
-            for (int p = 0; p < kParams; ++p) EXPECT_TRUE(model.holds(p, mean(world(), p, step))) << "step " << step;
+            for (int p = 0; p < kParams; ++p)
+                EXPECT_TRUE(model.holds(p, mean(world(), p, step))) << "step " << step;
         }
     });
 }
@@ -218,17 +227,22 @@ TEST_P(GpuSteps, AGradientThatIsWrittenLateIsInTheSum) {
             for (int p = kParams; p-- > 0;) model.fill(p, p == 1 ? 50 : gradient(rank, p, step));
             model.gpu().write(late.get(), GpuModel::numbers(1, gradient(rank, 1, step)));
             std::optional<Blocked> blocked;
-            if (step == 2) blocked.emplace(model.stream());  // earlier steps have launched all that this one launches
-            on_device::transfer(model.gpu().stream(), {{model.grad(1), late.get(), kSizes[1]}}, DDP_F32, DDP_F32, 1);
-            for (int p = kParams; p-- > 0;) OK(ddp_grad_ready_on(model.context(), p, model.stream(), &error));
+            // earlier steps have launched all that this one launches
+            if (step == 2) blocked.emplace(model.stream());
+            on_device::transfer(model.gpu().stream(), {{model.grad(1), late.get(), kSizes[1]}},
+                                DDP_F32, DDP_F32, 1);
+            for (int p = kParams; p-- > 0;)
+                OK(ddp_grad_ready_on(model.context(), p, model.stream(), &error));
             model.finalize();
             if (blocked) blocked->go();
-            for (int p = 0; p < kParams; ++p) EXPECT_TRUE(model.holds(p, mean(1, p, step))) << "step " << step;
+            for (int p = 0; p < kParams; ++p)
+                EXPECT_TRUE(model.holds(p, mean(1, p, step))) << "step " << step;
         }
     });
 }
 
-// The handle of the per-thread default stream means another stream on the thread that brings the last gradient.
+// The handle of the per-thread default stream means another stream on the thread that brings the
+// last gradient.
 TEST_P(GpuSteps, TheStreamOfEachThreadIsItsOwn) {
     if (world() > 1) GTEST_SKIP() << "through the host a rank waits for its data";
     constexpr int kLate = 1;
@@ -243,8 +257,8 @@ TEST_P(GpuSteps, TheStreamOfEachThreadIsItsOwn) {
         std::promise<void> announced, finalized;
         std::thread other([&] {
             Blocked blocked(own);
-            EXPECT_EQ(cudaMemcpyAsync(model.grad(kLate), pinned.get(), expected.size(), cudaMemcpyHostToDevice,
-                                      cudaStreamPerThread),
+            EXPECT_EQ(cudaMemcpyAsync(model.grad(kLate), pinned.get(), expected.size(),
+                                      cudaMemcpyHostToDevice, cudaStreamPerThread),
                       cudaSuccess);
             EXPECT_EQ(ddp_grad_ready_on(model.context(), kLate, own, nullptr), DDP_OK);
             announced.set_value();
@@ -264,7 +278,8 @@ TEST_P(GpuSteps, TheStreamOfEachThreadIsItsOwn) {
 
 // Registered memory is given back when the device is done with it, however far behind it is.
 TEST_P(GpuSteps, ARebuildBehindABusyDeviceFreesItsBuckets) {
-    if (std::string(GetParam().backend) != "nccl") GTEST_SKIP() << "other buckets are freed in the order of a stream";
+    if (std::string(GetParam().backend) != "nccl")
+        GTEST_SKIP() << "other buckets are freed in the order of a stream";
     ::testing::internal::CaptureStderr();
     run([&](int rank, ddp_group* group) {
         GpuModel model(group, GetParam());
@@ -313,7 +328,8 @@ TEST_P(GpuSteps, UnusedParametersKeepWhatTheyHeld) {
                 if (p != 3) model.give(p, gradient(rank, p, step));
             model.finalize();
             for (int p = 0; p < kParams; ++p)
-                EXPECT_TRUE(p == 3 ? model.holds(3, 5) : model.holds(p, mean(world(), p, step))) << "step " << step;
+                EXPECT_TRUE(p == 3 ? model.holds(3, 5) : model.holds(p, mean(world(), p, step)))
+                    << "step " << step;
         }
     });
 }
@@ -330,19 +346,20 @@ std::vector<unsigned char> state_of(ddp_context* context) {
 
 class GpuGather : public ::testing::TestWithParam<Case> {};
 
-INSTANTIATE_TEST_SUITE_P(All, GpuGather,
-                         ::testing::Values(Case{2, "shm", true, "quantize_per_tensor", "min_elements=60"},
-                                           Case{2, "tcp", false, "quantize_per_channel", "min_elements=60"},
-                                           Case{3, "shm", true, "onebit", "min_elements=60"},
-                                           Case{2, "shm", false, "topk", "min_elements=60,ratio=0.01"},
-                                           Case{2, "shm", true, "fp16(topk)", "min_elements=60"},
-                                           Case{1, "shm", false, "bf16(onebit)", "min_elements=60,block=0"}),
-                         [](const auto& test) {
-                             std::string name = test.param.hook;
-                             for (char& c : name)
-                                 if (!isalnum(c)) c = '_';
-                             return name;
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    All, GpuGather,
+    ::testing::Values(Case{2, "shm", true, "quantize_per_tensor", "min_elements=60"},
+                      Case{2, "tcp", false, "quantize_per_channel", "min_elements=60"},
+                      Case{3, "shm", true, "onebit", "min_elements=60"},
+                      Case{2, "shm", false, "topk", "min_elements=60,ratio=0.01"},
+                      Case{2, "shm", true, "fp16(topk)", "min_elements=60"},
+                      Case{1, "shm", false, "bf16(onebit)", "min_elements=60,block=0"}),
+    [](const auto& test) {
+        std::string name = test.param.hook;
+        for (char& c : name)
+            if (!isalnum(c)) c = '_';
+        return name;
+    });
 
 // With what earlier steps left out, and states that go from one place to the other.
 TEST_P(GpuGather, SameBitsAsOnTheCpu) {
@@ -366,7 +383,8 @@ TEST_P(GpuGather, SameBitsAsOnTheCpu) {
             on_cpu.context.finalize();
             for (int p = 0; p < kParams; ++p) {
                 const std::vector<float> actual = model.read(p);
-                EXPECT_EQ(std::memcmp(actual.data(), on_cpu.grad(p), actual.size() * 4), 0) << "gradient " << p;
+                EXPECT_EQ(std::memcmp(actual.data(), on_cpu.grad(p), actual.size() * 4), 0)
+                    << "gradient " << p;
             }
             const auto state = state_of(model.context());
             EXPECT_TRUE(state == on_cpu.context.save_hook_state()) << "after step " << step;

@@ -21,8 +21,8 @@ using testing_cuda::random_values;
 using testing_cuda::same;
 
 // As tests/unit/cuda says of the kernel: widened, scaled, rounded once.
-std::vector<std::byte> expected_of(const std::byte* source, std::size_t count, ddp_dtype from, ddp_dtype to,
-                                   double scale) {
+std::vector<std::byte> expected_of(const std::byte* source, std::size_t count, ddp_dtype from,
+                                   ddp_dtype to, double scale) {
     std::vector<std::byte> result(count * dtype_size(to));
     if (from == to) {
         cpu::scale_copy(result.data(), source, count, from, scale);
@@ -37,7 +37,8 @@ std::vector<std::byte> expected_of(const std::byte* source, std::size_t count, d
 }
 
 bool can_convert(ddp_dtype from, ddp_dtype to) {
-    return from == to || (is_floating(from) && is_floating(to) && is_complex(from) == is_complex(to));
+    return from == to ||
+           (is_floating(from) && is_floating(to) && is_complex(from) == is_complex(to));
 }
 
 TEST(Gpu, MemoryIsZeroedAndFoundAgain) {
@@ -45,10 +46,12 @@ TEST(Gpu, MemoryIsZeroedAndFoundAgain) {
     for (int round = 0; round < 3; ++round) {
         auto memory = gpu.allocate(100003);
         const auto bytes = gpu.read(memory.get(), 100003);
-        EXPECT_TRUE(std::all_of(bytes.begin(), bytes.end(), [](std::byte b) { return b == std::byte{0}; }));
+        EXPECT_TRUE(
+            std::all_of(bytes.begin(), bytes.end(), [](std::byte b) { return b == std::byte{0}; }));
         EXPECT_EQ(reinterpret_cast<std::uintptr_t>(memory.get()) % 256, 0u);
         EXPECT_TRUE(same_device(device_of(memory.get()), kFirst));
-        gpu.write(memory.get(), std::vector<std::byte>(100003, std::byte{0x5a}));  // for the next round
+        // for the next round
+        gpu.write(memory.get(), std::vector<std::byte>(100003, std::byte{0x5a}));
     }
     int on_host = 0;
     EXPECT_TRUE(is_cpu(device_of(&on_host)));
@@ -65,19 +68,21 @@ TEST(Gpu, TransfersEveryPairOfTypesAndAlignments) {
                 for (const std::size_t count : {1u, 33u, 100001u})
                     for (const std::size_t shift : {0u, 1u}) {
                         const auto values = random_values(from, count + shift, random);
-                        const std::vector<std::byte> guarded((count + 2 + shift) * dtype_size(to), std::byte{0xa5});
+                        const std::vector<std::byte> guarded((count + 2 + shift) * dtype_size(to),
+                                                             std::byte{0xa5});
                         const auto source = gpu.upload(values), target = gpu.upload(guarded);
                         auto* first = target.get() + (1 + shift) * dtype_size(to);
                         const auto* begin = source.get() + shift * dtype_size(from);
                         on_device::transfer(gpu.stream(), {{first, begin, count}}, from, to, scale);
                         const auto result = gpu.read(target.get(), guarded.size());
-                        const auto expected =
-                            expected_of(values.data() + shift * dtype_size(from), count, from, to, scale);
+                        const auto expected = expected_of(values.data() + shift * dtype_size(from),
+                                                          count, from, to, scale);
                         const std::size_t offset = (1 + shift) * dtype_size(to);
                         ASSERT_TRUE(same(result.data() + offset, expected.data(), count, to))
-                            << dtype_name(from) << " to " << dtype_name(to) << ", count " << count << ", scale "
-                            << scale << ", shift " << shift;
-                        ASSERT_TRUE(std::equal(result.begin(), result.begin() + static_cast<std::ptrdiff_t>(offset),
+                            << dtype_name(from) << " to " << dtype_name(to) << ", count " << count
+                            << ", scale " << scale << ", shift " << shift;
+                        ASSERT_TRUE(std::equal(result.begin(),
+                                               result.begin() + static_cast<std::ptrdiff_t>(offset),
                                                guarded.begin()));
                         ASSERT_EQ(result.back(), std::byte{0xa5});
                     }
@@ -89,21 +94,24 @@ TEST(Gpu, RoundsAsTheCpuDoes) {
     Gpu gpu;
     std::vector<std::uint32_t> bits;
     for (std::uint32_t upper = 0; upper < 65536; ++upper)
-        for (std::uint32_t lower :
-             {0x0000u, 0x0001u, 0x0fffu, 0x1000u, 0x1001u, 0x3000u, 0x7fffu, 0x8000u, 0x8001u, 0xf000u, 0xffffu})
+        for (std::uint32_t lower : {0x0000u, 0x0001u, 0x0fffu, 0x1000u, 0x1001u, 0x3000u, 0x7fffu,
+                                    0x8000u, 0x8001u, 0xf000u, 0xffffu})
             bits.push_back(upper << 16 | lower);
     const auto source = bytes_of(bits);
     const auto on_gpu = gpu.upload(source);
     for (const ddp_dtype half : {DDP_F16, DDP_BF16}) {
         auto rounded = gpu.allocate(bits.size() * 2), back = gpu.allocate(bits.size() * 4);
-        on_device::transfer(gpu.stream(), {{rounded.get(), on_gpu.get(), bits.size()}}, DDP_F32, half, 1);
-        on_device::transfer(gpu.stream(), {{back.get(), rounded.get(), bits.size()}}, half, DDP_F32, 1);
+        on_device::transfer(gpu.stream(), {{rounded.get(), on_gpu.get(), bits.size()}}, DDP_F32,
+                            half, 1);
+        on_device::transfer(gpu.stream(), {{back.get(), rounded.get(), bits.size()}}, half, DDP_F32,
+                            1);
         std::vector<std::byte> expected(bits.size() * 2), expected_back(bits.size() * 4);
         cpu::convert(expected.data(), half, source.data(), DDP_F32, bits.size());
         cpu::convert(expected_back.data(), DDP_F32, expected.data(), half, bits.size());
-        EXPECT_TRUE(same(gpu.read(rounded.get(), expected.size()).data(), expected.data(), bits.size(), half));
-        EXPECT_TRUE(
-            same(gpu.read(back.get(), expected_back.size()).data(), expected_back.data(), bits.size(), DDP_F32));
+        EXPECT_TRUE(same(gpu.read(rounded.get(), expected.size()).data(), expected.data(),
+                         bits.size(), half));
+        EXPECT_TRUE(same(gpu.read(back.get(), expected_back.size()).data(), expected_back.data(),
+                         bits.size(), DDP_F32));
     }
 }
 
@@ -131,7 +139,8 @@ TEST(Gpu, PacksManySegmentsAtOnce) {
     for (std::size_t i = 0; i < kSegments; ++i) {
         const std::size_t count = values[i].size() / 4;
         const auto expected = expected_of(values[i].data(), count, DDP_F32, DDP_F16, 0.25);
-        ASSERT_TRUE(same(packed.data() + offsets[i] * 2, expected.data(), count, DDP_F16)) << "segment " << i;
+        ASSERT_TRUE(same(packed.data() + offsets[i] * 2, expected.data(), count, DDP_F16))
+            << "segment " << i;
     }
 }
 
@@ -155,10 +164,12 @@ TEST(Gpu, ReducesInRankOrder) {
                     }
                     std::vector<std::byte> expected(count * dtype_size(dtype));
                     cpu::reduce(expected.data(), on_host.data(), ranks, count, dtype, op, 1.0 / 3);
-                    on_device::reduce(gpu.stream(), memory[0].get(), on_gpu.data(), ranks, count, dtype, op, 1.0 / 3);
+                    on_device::reduce(gpu.stream(), memory[0].get(), on_gpu.data(), ranks, count,
+                                      dtype, op, 1.0 / 3);
                     const auto result = gpu.read(memory[0].get(), expected.size());
                     ASSERT_TRUE(same(result.data(), expected.data(), count, dtype))
-                        << dtype_name(dtype) << ", op " << op << ", " << ranks << " ranks, count " << count;
+                        << dtype_name(dtype) << ", op " << op << ", " << ranks << " ranks, count "
+                        << count;
                 }
         }
 }
@@ -193,10 +204,12 @@ TEST(Gpu, AThreadThatHadNoDeviceHasNoneAfterwards) {
     void* function = nullptr;
     cudaDriverEntryPointQueryResult found{};
 #if CUDART_VERSION >= 12050
-    ASSERT_EQ(cudaGetDriverEntryPointByVersion("cuCtxGetCurrent", &function, 4000, cudaEnableDefault, &found),
+    ASSERT_EQ(cudaGetDriverEntryPointByVersion("cuCtxGetCurrent", &function, 4000,
+                                               cudaEnableDefault, &found),
               cudaSuccess);
 #else
-    ASSERT_EQ(cudaGetDriverEntryPoint("cuCtxGetCurrent", &function, cudaEnableDefault, &found), cudaSuccess);
+    ASSERT_EQ(cudaGetDriverEntryPoint("cuCtxGetCurrent", &function, cudaEnableDefault, &found),
+              cudaSuccess);
 #endif
     const auto current = [get = reinterpret_cast<CUresult (*)(CUcontext*)>(function)] {
         CUcontext context = nullptr;

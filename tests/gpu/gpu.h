@@ -42,12 +42,15 @@ std::string why_skip();
 
 constexpr ddp_device kFirst{DDP_DEVICE_CUDA, 0};
 
-// Copies to and from the device, waiting for its end: for tests, where nothing else waits. Pinned memory is taken and given back
-// by calls that may wait for all kernels of the GPU, those of another rank included, which wait for this one's: it is there from
-// the beginning, and stays to the end.
+// Copies to and from the device, waiting for its end: for tests, where nothing else waits. Pinned
+// memory is taken and given back by calls that may wait for all kernels of the GPU, those of
+// another rank included, which wait for this one's: it is there from the beginning, and stays to
+// the end.
 class Gpu {
 public:
-    explicit Gpu(const ddp_device& device = kFirst) : stream_(on_device::make_stream(device)) { pinned(kPinnedBytes); }
+    explicit Gpu(const ddp_device& device = kFirst) : stream_(on_device::make_stream(device)) {
+        pinned(kPinnedBytes);
+    }
     const DeviceStream& stream() const { return *stream_; }
     void* handle() const { return stream_->handle(); }
 
@@ -107,8 +110,9 @@ std::vector<T> values_of(const std::vector<std::byte>& bytes) {
     return values;
 }
 
-// Makes a stream wait until it goes, or for ten seconds. Kernels that are launched meanwhile must have been launched before: the
-// first launch of each may load its code, which may wait for the GPU.
+// Makes a stream wait until it goes, or for ten seconds. Kernels that are launched meanwhile must
+// have been launched before: the first launch of each may load its code, which may wait for the
+// GPU.
 class Blocked {
 public:
     explicit Blocked(void* stream) : go_(std::make_shared<std::atomic<bool>>(false)) {

@@ -1,4 +1,5 @@
-// PowerSGD's kernels on a GPU, against the same on the CPU. Their threads one by one: tests/unit/cuda.
+// PowerSGD's kernels on a GPU, against the same on the CPU. Their threads one by one:
+// tests/unit/cuda.
 #include <list>
 
 #include "gpu/gpu.h"
@@ -20,7 +21,8 @@ public:
     }
     std::list<Bytes> all() const {
         std::list<Bytes> result;
-        for (const auto& [memory, bytes] : memory_) result.push_back(gpu_.read(memory.get(), bytes));
+        for (const auto& [memory, bytes] : memory_)
+            result.push_back(gpu_.read(memory.get(), bytes));
         return result;
     }
 
@@ -45,10 +47,13 @@ TEST(GpuLowRank, ProductsAreThoseOfTheCpu) {
             for (const bool with_errors : {false, true}) {
                 HostMemory on_host;
                 GpuMemory on_gpu(gpu), again(gpu);
-                cpu::low_rank(op, low_rank_items(dtype, shapes(), with_errors, std::ref(on_host)), dtype);
-                on_device::low_rank(gpu.stream(), op, low_rank_items(dtype, shapes(), with_errors, std::ref(on_gpu)),
+                cpu::low_rank(op, low_rank_items(dtype, shapes(), with_errors, std::ref(on_host)),
+                              dtype);
+                on_device::low_rank(gpu.stream(), op,
+                                    low_rank_items(dtype, shapes(), with_errors, std::ref(on_gpu)),
                                     dtype);
-                on_device::low_rank(gpu.stream(), op, low_rank_items(dtype, shapes(), with_errors, std::ref(again)),
+                on_device::low_rank(gpu.stream(), op,
+                                    low_rank_items(dtype, shapes(), with_errors, std::ref(again)),
                                     dtype);
                 const auto got = on_gpu.all();
                 ASSERT_EQ(got, again.all()) << "one order of sums";
@@ -64,7 +69,8 @@ TEST(GpuLowRank, ProductsAreThoseOfTheCpu) {
                     if (operand == kParts) continue;
                     const double tolerance = (dtype == DDP_F64 ? 1e-14 : 1e-6) * 2000;
                     for (std::size_t k = 0; k < a.size(); ++k)
-                        ASSERT_NEAR(a[k], b[k], tolerance) << dtype_name(dtype) << " " << i << ", " << k;
+                        ASSERT_NEAR(a[k], b[k], tolerance)
+                            << dtype_name(dtype) << " " << i << ", " << k;
                 }
             }
 }
@@ -92,11 +98,13 @@ TEST(GpuLowRank, PartsThatAreNotFiniteAreLeftOut) {
         Bytes good = waves(100'000, dtype, 0.3), bad = good;
         const double nan = NAN;
         cpu::convert(bad.data() + 70'000 * dtype_size(dtype), dtype, &nan, DDP_F64, 1);
-        const auto good_there = gpu.upload(good), bad_there = gpu.upload(bad), marks = gpu.allocate(16),
+        const auto good_there = gpu.upload(good), bad_there = gpu.upload(bad),
+                   marks = gpu.allocate(16),
                    flag = gpu.upload(bytes_of(std::vector<std::uint32_t>{1}));
-        on_device::leave_out(gpu.stream(),
-                             {{good_there.get(), 100'000, marks.get()}, {bad_there.get(), 100'000, marks.get() + 8}},
-                             dtype, reinterpret_cast<const std::uint32_t*>(flag.get()));
+        on_device::leave_out(
+            gpu.stream(),
+            {{good_there.get(), 100'000, marks.get()}, {bad_there.get(), 100'000, marks.get() + 8}},
+            dtype, reinterpret_cast<const std::uint32_t*>(flag.get()));
         EXPECT_EQ(gpu.read(good_there.get(), good.size()), good);
         EXPECT_EQ(gpu.read(bad_there.get(), bad.size()), Bytes(bad.size()));
         const Bytes mark = gpu.read(marks.get() + 8, dtype_size(compute_dtype(dtype)));

@@ -24,7 +24,8 @@ TEST(CudaModule, FindsAGpuOrSaysWhyNot) {
         EXPECT_GE(device_count(DDP_DEVICE_CUDA), 1);
     } catch (const Error& error) {
         EXPECT_EQ(error.info().code, DDP_ERROR_UNAVAILABLE);
-        EXPECT_NE(error.info().message.find("no device: "), std::string::npos) << error.info().message;
+        EXPECT_NE(error.info().message.find("no device: "), std::string::npos)
+            << error.info().message;
     }
 }
 
@@ -39,7 +40,8 @@ TEST(CudaModule, TheBackendIsThereOrSaysWhyNot) {
     ddp_error* error = nullptr;
     if (ddp_backend_available("nccl", &error) == 1) return;
     const std::string message = ddp_error_message(error);
-    EXPECT_TRUE(message.find("no device: ") != std::string::npos || message.find("libnccl.so.2") != std::string::npos)
+    EXPECT_TRUE(message.find("no device: ") != std::string::npos ||
+                message.find("libnccl.so.2") != std::string::npos)
         << message;
     ddp_error_free(error);
 }

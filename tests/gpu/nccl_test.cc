@@ -1,4 +1,5 @@
-// The backend nccl by its own functions. One GPU is a world of one, or of two where NCCL allows several ranks on it.
+// The backend nccl by its own functions. One GPU is a world of one, or of two where NCCL allows
+// several ranks on it.
 #include <dlfcn.h>
 #include <gmock/gmock.h>
 
@@ -39,7 +40,8 @@ std::string no_nccl() {
 
 int nccl_version() {
     void* library = dlopen("libnccl.so.2", RTLD_NOW);
-    auto* get = library ? reinterpret_cast<int (*)(int*)>(dlsym(library, "ncclGetVersion")) : nullptr;
+    auto* get =
+        library ? reinterpret_cast<int (*)(int*)>(dlsym(library, "ncclGetVersion")) : nullptr;
     int version = 0;
     if (get) get(&version);
     return version;
@@ -54,15 +56,16 @@ ddp_device device_of_rank(int rank) {
     return {DDP_DEVICE_CUDA, rank % device_count(DDP_DEVICE_CUDA)};
 }
 
-// Ranks on one GPU wait for each other in kernels. The memory that each needs on the GPU is allocated before the first of them is enqueued:
-// an allocation may wait for kernels.
+// Ranks on one GPU wait for each other in kernels. The memory that each needs on the GPU is
+// allocated before the first of them is enqueued: an allocation may wait for kernels.
 struct Ranks {
     explicit Ranks(int size, const std::string& options = "", std::uint32_t flags = 0)
         : world(size, options, flags, 60000, nccl_backend()) {
-        for (int rank = 0; rank < size; ++rank) gpus.push_back(std::make_unique<Gpu>(device_of_rank(rank)));
+        for (int rank = 0; rank < size; ++rank)
+            gpus.push_back(std::make_unique<Gpu>(device_of_rank(rank)));
     }
-    ddp_collective collective(int rank, ddp_collective_kind kind, ddp_dtype dtype, const void* send, void* recv,
-                              std::size_t count) {
+    ddp_collective collective(int rank, ddp_collective_kind kind, ddp_dtype dtype, const void* send,
+                              void* recv, std::size_t count) {
         ddp_collective c{};
         c.struct_size = sizeof c;
         c.kind = kind;
@@ -98,7 +101,8 @@ std::byte* of(const Ranks::Memory& memory, const Rank& rank) {
     return memory[static_cast<std::size_t>(rank.rank())].get();
 }
 
-void check_allreduce(Ranks& ranks, ddp_dtype dtype, ddp_reduce_op op, std::size_t count, double scale, bool exact) {
+void check_allreduce(Ranks& ranks, ddp_dtype dtype, ddp_reduce_op op, std::size_t count,
+                     double scale, bool exact) {
     std::mt19937 random(37);
     const auto world = static_cast<std::size_t>(ranks.world.size());
     std::vector<std::vector<std::byte>> values;
@@ -111,16 +115,19 @@ void check_allreduce(Ranks& ranks, ddp_dtype dtype, ddp_reduce_op op, std::size_
             for (auto& number : small) number = static_cast<double>(random() % 9);
             values.emplace_back(count * dtype_size(dtype));
             const ddp_dtype part = cuda::part_of(dtype);
-            cpu::convert(values.back().data(), part, small.data(), DDP_F64, values.back().size() / dtype_size(part));
+            cpu::convert(values.back().data(), part, small.data(), DDP_F64,
+                         values.back().size() / dtype_size(part));
         }
     }
     for (const auto& input : values) inputs.push_back(input.data());
     std::vector<std::byte> expected(count * dtype_size(dtype));
     cpu::reduce(expected.data(), inputs.data(), world, count, dtype, op, scale);
-    const auto memory = ranks.upload([&](int rank) { return values[static_cast<std::size_t>(rank)]; });
+    const auto memory =
+        ranks.upload([&](int rank) { return values[static_cast<std::size_t>(rank)]; });
     ranks.world.each([&](Rank& rank) {
         std::byte* mine = of(memory, rank);
-        ddp_collective c = ranks.collective(rank.rank(), DDP_COLLECTIVE_ALLREDUCE, dtype, mine, mine, count);
+        ddp_collective c =
+            ranks.collective(rank.rank(), DDP_COLLECTIVE_ALLREDUCE, dtype, mine, mine, count);
         c.op = op;
         c.scale = scale;
         ASSERT_EQ(rank.run(c), DDP_OK) << rank.failure.message;
@@ -134,13 +141,15 @@ TEST(NcclOnGpu, ReducesWhatNcclCan) {
     Ranks ranks(largest_world());
     ASSERT_TRUE(ranks.world.connected()) << ranks.world[0].failure.message;
     for (const ddp_dtype dtype : {DDP_F16, DDP_BF16, DDP_F32, DDP_F64, DDP_C64, DDP_C128})
-        for (const std::size_t count : {1u, 1000u, 300001u}) check_allreduce(ranks, dtype, DDP_SUM, count, 1, false);
+        for (const std::size_t count : {1u, 1000u, 300001u})
+            check_allreduce(ranks, dtype, DDP_SUM, count, 1, false);
     for (const ddp_dtype dtype : {DDP_I32, DDP_I64, DDP_U8})
         for (const ddp_reduce_op op : {DDP_SUM, DDP_PROD, DDP_MIN, DDP_MAX})
             check_allreduce(ranks, dtype, op, 1003, 1, true);
 }
 
-// Minimum and maximum with NaNs, products of complex numbers, and everything in rank order with the group's flag.
+// Minimum and maximum with NaNs, products of complex numbers, and everything in rank order with the
+// group's flag.
 TEST(NcclOnGpu, ReducesInRankOrderItself) {
     Ranks ranks(largest_world(), "algorithm=direct");
     ASSERT_TRUE(ranks.world.connected()) << ranks.world[0].failure.message;
@@ -148,7 +157,8 @@ TEST(NcclOnGpu, ReducesInRankOrderItself) {
     for (const ddp_dtype dtype : testing_cuda::kAllTypes)
         for (const ddp_reduce_op op : {DDP_SUM, DDP_PROD, DDP_MIN, DDP_MAX})
             if (cpu::can_reduce(dtype, op))
-                for (const std::size_t count : {1u, 37u, 100003u}) check_allreduce(ranks, dtype, op, count, 0.5, true);
+                for (const std::size_t count : {1u, 37u, 100003u})
+                    check_allreduce(ranks, dtype, op, count, 0.5, true);
 }
 
 TEST(NcclOnGpu, DividesItselfWhereThatIsExact) {
@@ -166,22 +176,29 @@ TEST(NcclOnGpu, BroadcastsGathersAndScatters) {
     ASSERT_TRUE(ranks.world.connected()) << ranks.world[0].failure.message;
     constexpr std::size_t kCount = 5003;
     const auto parts = static_cast<std::size_t>(world);
-    const auto own = [](int rank) { return bytes_of(std::vector<float>(kCount, static_cast<float>(rank + 1))); };
+    const auto own = [](int rank) {
+        return bytes_of(std::vector<float>(kCount, static_cast<float>(rank + 1)));
+    };
     const auto ones = ranks.upload(own), alls = ranks.zeros(parts * kCount * 4);
     ranks.world.each([&](Rank& rank) {
         Gpu& gpu = ranks.gpu_of(rank);
         std::byte *one = of(ones, rank), *all = of(alls, rank);
-        ASSERT_EQ(rank.run(ranks.collective(rank.rank(), DDP_COLLECTIVE_ALLGATHER, DDP_F32, one, all, kCount)), DDP_OK)
+        ASSERT_EQ(rank.run(ranks.collective(rank.rank(), DDP_COLLECTIVE_ALLGATHER, DDP_F32, one,
+                                            all, kCount)),
+                  DDP_OK)
             << rank.failure.message;
         const auto gathered = values_of<float>(gpu.read(all, parts * kCount * 4));
         for (std::size_t part = 0; part < parts; ++part)
             EXPECT_EQ(gathered[part * kCount + 7], static_cast<float>(part + 1));
-        ASSERT_EQ(rank.run(ranks.collective(rank.rank(), DDP_COLLECTIVE_REDUCE_SCATTER, DDP_F32, all, one, kCount)),
+        ASSERT_EQ(rank.run(ranks.collective(rank.rank(), DDP_COLLECTIVE_REDUCE_SCATTER, DDP_F32,
+                                            all, one, kCount)),
                   DDP_OK)
             << rank.failure.message;
-        EXPECT_EQ(values_of<float>(gpu.read(one, 4))[0], static_cast<float>((rank.rank() + 1) * world));
+        EXPECT_EQ(values_of<float>(gpu.read(one, 4))[0],
+                  static_cast<float>((rank.rank() + 1) * world));
         gpu.write(one, own(rank.rank()));
-        ddp_collective c = ranks.collective(rank.rank(), DDP_COLLECTIVE_BROADCAST, DDP_F32, one, one, kCount);
+        ddp_collective c =
+            ranks.collective(rank.rank(), DDP_COLLECTIVE_BROADCAST, DDP_F32, one, one, kCount);
         c.root = world - 1;
         ASSERT_EQ(rank.run(c), DDP_OK) << rank.failure.message;
         EXPECT_EQ(values_of<float>(gpu.read(one, 4))[0], static_cast<float>(world));
@@ -192,12 +209,14 @@ TEST(NcclOnGpu, AllocatesBucketsWhereItCan) {
     Ranks ranks(largest_world());
     ASSERT_TRUE(ranks.world.connected()) << ranks.world[0].failure.message;
     std::vector<void*> memories(ranks.gpus.size());
-    const auto memory_of = [&](const Rank& rank) -> void*& { return memories[static_cast<std::size_t>(rank.rank())]; };
+    const auto memory_of = [&](const Rank& rank) -> void*& {
+        return memories[static_cast<std::size_t>(rank.rank())];
+    };
     ranks.world.each([&](Rank& rank) {
         ddp_backend_failure failure{};
-        ASSERT_EQ(
-            rank.backend().allocate(rank.transport(), 1 << 20, device_of_rank(rank.rank()), &memory_of(rank), &failure),
-            DDP_OK)
+        ASSERT_EQ(rank.backend().allocate(rank.transport(), 1 << 20, device_of_rank(rank.rank()),
+                                          &memory_of(rank), &failure),
+                  DDP_OK)
             << failure.message;
     });
     if (HasFatalFailure()) return;
@@ -209,8 +228,10 @@ TEST(NcclOnGpu, AllocatesBucketsWhereItCan) {
         void* memory = memory_of(rank);
         if (!memory) return;  // the group has one rank, or NCCL has no such memory
         const auto bytes = gpu.read(memory, 1 << 20);
-        EXPECT_TRUE(std::all_of(bytes.begin(), bytes.end(), [](std::byte b) { return b == std::byte{0}; }));
-        EXPECT_EQ(rank.run(ranks.collective(rank.rank(), DDP_COLLECTIVE_ALLREDUCE, DDP_F32, memory, memory, 1 << 18)),
+        EXPECT_TRUE(
+            std::all_of(bytes.begin(), bytes.end(), [](std::byte b) { return b == std::byte{0}; }));
+        EXPECT_EQ(rank.run(ranks.collective(rank.rank(), DDP_COLLECTIVE_ALLREDUCE, DDP_F32, memory,
+                                            memory, 1 << 18)),
                   DDP_OK)
             << rank.failure.message;
         gpu.wait();
@@ -243,12 +264,14 @@ TEST(NcclOnGpu, TwoRanksOnOneGpuAreNamedWhereThatCannotBe) {
         auto memory = gpu.allocate(4);
         const ddp_collective c = sum_of_one(gpu, memory.get(), 20000);
         EXPECT_EQ(rank.run(c), DDP_ERROR_INVALID_ARGUMENT);
-        EXPECT_NE(std::string(rank.failure.message).find("ranks 0 and 1 both use GPU"), std::string::npos)
+        EXPECT_NE(std::string(rank.failure.message).find("ranks 0 and 1 both use GPU"),
+                  std::string::npos)
             << rank.failure.message;
     });
 }
 
-// One rank does not come to an operation that the other has enqueued: an abort ends it, and its stream goes on.
+// One rank does not come to an operation that the other has enqueued: an abort ends it, and its
+// stream goes on.
 TEST(NcclOnGpu, AnAbortEndsWhatIsEnqueued) {
     if (largest_world() < 2) GTEST_SKIP() << "two ranks are needed";
     Ranks ranks(2);
@@ -257,7 +280,8 @@ TEST(NcclOnGpu, AnAbortEndsWhatIsEnqueued) {
     Rank& first = ranks.world[0];
     Gpu& gpu = *ranks.gpus[0];
     auto memory = gpu.allocate(4);
-    ddp_collective c = ranks.collective(0, DDP_COLLECTIVE_ALLREDUCE, DDP_F32, memory.get(), memory.get(), 1);
+    ddp_collective c =
+        ranks.collective(0, DDP_COLLECTIVE_ALLREDUCE, DDP_F32, memory.get(), memory.get(), 1);
     ASSERT_EQ(first.run(c), DDP_OK) << first.failure.message;
     const EventPtr end = gpu.stream().record();
     EXPECT_FALSE(end->wait(std::chrono::milliseconds(50)));
@@ -276,7 +300,8 @@ TEST(NcclOnGpu, AnAbortEndsWhatIsEnqueued) {
 // Memory that NCCL frees may wait for the kernels of the GPU, and these for each other.
 TEST(NcclOnGpu, ANewCommunicatorComesAfterTheEndOfTheLast) {
     void* library = dlopen("libnccl.so.2", RTLD_NOW);
-    auto* ending = library ? reinterpret_cast<int (*)()>(dlsym(library, "on_cpu_nccl_ending")) : nullptr;
+    auto* ending =
+        library ? reinterpret_cast<int (*)()>(dlsym(library, "on_cpu_nccl_ending")) : nullptr;
     if (!ending) GTEST_SKIP() << "only NCCL as the CPU plays it says whether it is ending";
     for (int group = 0; group < 2; ++group) {
         Ranks ranks(largest_world());
@@ -304,7 +329,8 @@ TEST(NcclOnGpu, WaitsAreBounded) {
             });
         const auto before = std::chrono::steady_clock::now();
         const ddp_status status = lonely.run(c);
-        EXPECT_EQ(status, aborted ? DDP_ERROR_ABORTED : DDP_ERROR_TIMEOUT) << lonely.failure.message;
+        EXPECT_EQ(status, aborted ? DDP_ERROR_ABORTED : DDP_ERROR_TIMEOUT)
+            << lonely.failure.message;
         EXPECT_LT(elapsed_ms(before), libddp::with_slack(aborted ? 400 : 1500));
         if (killer.joinable()) killer.join();
     }

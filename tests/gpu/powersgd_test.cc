@@ -38,7 +38,8 @@ public:
             desc.device = device;
             desc.grad = grads_.back().get();
             ddp_param id = -1;
-            ddp::detail::call(ddp_register_param, context.get(), static_cast<const ddp_param_desc*>(&desc), &id);
+            ddp::detail::call(ddp_register_param, context.get(),
+                              static_cast<const ddp_param_desc*>(&desc), &id);
         }
         gpu_.wait();
         context.set_stream(device, gpu_.handle());
@@ -72,7 +73,9 @@ public:
     }
 
 private:
-    std::size_t bytes_of_param(int i) const { return static_cast<std::size_t>(param(i).count) * dtype_size(dtype_); }
+    std::size_t bytes_of_param(int i) const {
+        return static_cast<std::size_t>(param(i).count) * dtype_size(dtype_);
+    }
 
     const ddp_dtype dtype_;
     Gpu gpu_;
@@ -99,20 +102,23 @@ protected:
         on_ranks(options, body);
     }
     // Rounding errors of f32, which grow from step to step, or one rounding of the result.
-    double tolerance() const { return GetParam().dtype == DDP_F64 ? 1e-9 : GetParam().dtype == DDP_F32 ? 2e-3 : 2e-2; }
+    double tolerance() const {
+        return GetParam().dtype == DDP_F64 ? 1e-9 : GetParam().dtype == DDP_F32 ? 2e-3 : 2e-2;
+    }
 };
 
-INSTANTIATE_TEST_SUITE_P(All, GpuPowerSgd,
-                         ::testing::Values(Job{1, "shm", "powersgd", "rank=1,start=0"},
-                                           Job{2, "shm", "powersgd", "rank=2,start=0"},
-                                           Job{3, "shm", "powersgd", "rank=4,start=1", DDP_F64},
-                                           Job{2, "tcp", "powersgd", "rank=2,start=0,orthogonalization=qr", DDP_BF16},
-                                           Job{2, "shm", "batched_powersgd", "rank=4,start=0", DDP_F64},
-                                           Job{2, "shm", "batched_powersgd", "rank=2,start=0", DDP_F16}),
-                         [](const auto& test) {
-                             return std::to_string(test.index) + test.param.backend + std::to_string(test.param.world) +
-                                    test.param.hook;
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    All, GpuPowerSgd,
+    ::testing::Values(Job{1, "shm", "powersgd", "rank=1,start=0"},
+                      Job{2, "shm", "powersgd", "rank=2,start=0"},
+                      Job{3, "shm", "powersgd", "rank=4,start=1", DDP_F64},
+                      Job{2, "tcp", "powersgd", "rank=2,start=0,orthogonalization=qr", DDP_BF16},
+                      Job{2, "shm", "batched_powersgd", "rank=4,start=0", DDP_F64},
+                      Job{2, "shm", "batched_powersgd", "rank=2,start=0", DDP_F16}),
+    [](const auto& test) {
+        return std::to_string(test.index) + test.param.backend + std::to_string(test.param.world) +
+               test.param.hook;
+    });
 
 TEST_P(GpuPowerSgd, StepsAreThoseOfTheCpu) {
     run([&](int rank, ddp_group* group) {
@@ -125,7 +131,8 @@ TEST_P(GpuPowerSgd, StepsAreThoseOfTheCpu) {
             on_cpu.step(values);
             on_gpu.step(values);
             for (int i = 0; i < on_gpu.count(); ++i)
-                EXPECT_LE(distance(on_gpu.numbers(i), on_cpu.numbers(i)), tolerance()) << i << " in step " << step;
+                EXPECT_LE(distance(on_gpu.numbers(i), on_cpu.numbers(i)), tolerance())
+                    << i << " in step " << step;
         };
         for (int step = 0; step < 4; ++step) compare(step);
         // The state of one goes on in the other.
@@ -144,13 +151,15 @@ TEST_P(GpuPowerSgd, AnElementThatIsNotFiniteStaysInItsParameter) {
         for (int step = 0; step < 4; ++step) {
             m.step([&](int i) {
                 Numbers values = some_numbers(m.param(i), rank, step, i);
-                if (step == 2 && i == 2 && rank == 0) values[1000] = std::numeric_limits<double>::quiet_NaN();
+                if (step == 2 && i == 2 && rank == 0)
+                    values[1000] = std::numeric_limits<double>::quiet_NaN();
                 return values;
             });
             for (int i = 0; i < m.count(); ++i) {
                 const Numbers got = m.numbers(i);
                 const bool bad = step == 2 && i == 2;
-                EXPECT_TRUE(std::all_of(got.begin(), got.end(), [&](double x) { return std::isnan(x) == bad; }))
+                EXPECT_TRUE(std::all_of(got.begin(), got.end(),
+                                        [&](double x) { return std::isnan(x) == bad; }))
                     << "step " << step << ", parameter " << i;
             }
         }

@@ -15,7 +15,8 @@ void check(cudaError_t status, const char* call) {
 }
 
 void copy(void* to, const void* from, std::size_t bytes) {
-    check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, cudaStreamPerThread), "cudaMemcpyAsync");
+    check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, cudaStreamPerThread),
+          "cudaMemcpyAsync");
     check(cudaStreamSynchronize(cudaStreamPerThread), "cudaStreamSynchronize");
 }
 

@@ -19,22 +19,26 @@ void PrintTo(const Kept& kept, std::ostream* out) {
 
 class AbsentGradients : public testing::TestWithParam<Kept> {};
 INSTANTIATE_TEST_SUITE_P(Hooks, AbsentGradients,
-                         testing::Values(Kept{"onebit", "min_elements=0"}, Kept{"topk", "min_elements=0"},
+                         testing::Values(Kept{"onebit", "min_elements=0"},
+                                         Kept{"topk", "min_elements=0"},
                                          Kept{"powersgd", "start=0,min_rate=0.1"},
                                          Kept{"batched_powersgd", "start=0,min_rate=0.1"}));
 
 // Hooks that compress each parameter by itself.
 class AbsentLayers : public AbsentGradients {};
 INSTANTIATE_TEST_SUITE_P(Hooks, AbsentLayers,
-                         testing::Values(Kept{"onebit", "min_elements=0"}, Kept{"topk", "min_elements=0"},
+                         testing::Values(Kept{"onebit", "min_elements=0"},
+                                         Kept{"topk", "min_elements=0"},
                                          Kept{"powersgd", "start=0,min_rate=0.1"}));
 
-// Two matrices, of which the second is used in every step and the first only where `first` says so. Both were used in one step.
+// Two matrices, of which the second is used in every step and the first only where `first` says so.
+// Both were used in one step.
 struct Branches {
     Branches(ddp_group* group, const Kept& kept) : borrowed(group), context(borrowed, options()) {
         for (int i = 0; i < 2; ++i) {
             gradients[i].resize(600);
-            context.add_param<float>(i == 0 ? "first" : "second", {20, 30}, nullptr, gradients[i].data());
+            context.add_param<float>(i == 0 ? "first" : "second", {20, 30}, nullptr,
+                                     gradients[i].data());
         }
         context.use_hook(kept.hook, kept.options);
         context.commit();
@@ -53,7 +57,8 @@ struct Branches {
     }
     void give(int rank, int i) {
         for (int k = 0; k < 600; ++k)
-            gradients[i][static_cast<std::size_t>(k)] = static_cast<float>((k * (7 + 3 * i + rank) + k * k) % 101 - 50);
+            gradients[i][static_cast<std::size_t>(k)] =
+                static_cast<float>((k * (7 + 3 * i + rank) + k * k) % 101 - 50);
         context.grad_ready(i);
     }
     StateFile error_of_first() { return array_of(context.save_hook_state(), "error:first"); }
@@ -63,7 +68,8 @@ struct Branches {
     std::vector<float> gradients[2];
 };
 
-// The error feedback of the first matrix waits for the next step that uses it: two steps without it change nothing.
+// The error feedback of the first matrix waits for the next step that uses it: two steps without it
+// change nothing.
 TEST_P(AbsentLayers, LoseNothingOfWhatWasLeftOut) {
     on_ranks({2}, [&](int rank, ddp_group* group) {
         Branches with(group, GetParam()), without(group, GetParam());

@@ -64,8 +64,8 @@ inline Bytes to_bytes(const Numbers& values, ddp_dtype dtype) {
             copy_numbers<std::uint8_t>(values, bytes.data());
             break;
         default:
-            libddp::cpu::convert(bytes.data(), dtype, values.data(), libddp::is_complex(dtype) ? DDP_C128 : DDP_F64,
-                                 elements);
+            libddp::cpu::convert(bytes.data(), dtype, values.data(),
+                                 libddp::is_complex(dtype) ? DDP_C128 : DDP_F64, elements);
     }
     return bytes;
 }
@@ -80,8 +80,8 @@ inline Numbers to_numbers(const void* bytes, const AnyParam& p) {
             return copy_numbers<std::uint8_t>(bytes, numbers_in(p));
         default:
             Numbers values(numbers_in(p));
-            libddp::cpu::convert(values.data(), libddp::is_complex(p.dtype) ? DDP_C128 : DDP_F64, bytes, p.dtype,
-                                 static_cast<std::size_t>(p.count));
+            libddp::cpu::convert(values.data(), libddp::is_complex(p.dtype) ? DDP_C128 : DDP_F64,
+                                 bytes, p.dtype, static_cast<std::size_t>(p.count));
             return values;
     }
 }
@@ -104,7 +104,8 @@ public:
             desc.dtype = p.dtype;
             desc.grad = view ? nullptr : own_.back().data();
             ddp_param id = -1;
-            ddp::detail::call(ddp_register_param, context.get(), static_cast<const ddp_param_desc*>(&desc), &id);
+            ddp::detail::call(ddp_register_param, context.get(),
+                              static_cast<const ddp_param_desc*>(&desc), &id);
         }
     }
 
@@ -112,7 +113,8 @@ public:
     const AnyParam& param(int i) const { return params_[static_cast<std::size_t>(i)]; }
 
     std::byte* grad(int i) {
-        return view_ ? static_cast<std::byte*>(context.grad_view<void>(i)) : own_[static_cast<std::size_t>(i)].data();
+        return view_ ? static_cast<std::byte*>(context.grad_view<void>(i))
+                     : own_[static_cast<std::size_t>(i)].data();
     }
     Bytes bytes(int i) {
         const auto& p = param(i);
@@ -141,11 +143,13 @@ public:
         return stats.hook_bytes_out;
     }
 
-    // The hook's state for a model's only parameter on this rank: the only array, at the end of the file.
+    // The hook's state for a model's only parameter on this rank: the only array, at the end of the
+    // file.
     Numbers kept() {
         const ddp_dtype dtype = param(0).dtype == DDP_F64 ? DDP_F64 : DDP_F32;
         const auto file = context.save_hook_state();
-        const std::size_t size = static_cast<std::size_t>(param(0).count) * libddp::dtype_size(dtype);
+        const std::size_t size =
+            static_cast<std::size_t>(param(0).count) * libddp::dtype_size(dtype);
         Bytes array(size);
         std::memcpy(array.data(), file.data() + (file.size() - size), size);
         return to_numbers(array.data(), {dtype, param(0).count});
@@ -161,14 +165,16 @@ public:
     ddp::Context context;
 };
 
-// Numbers of a gradient: of many magnitudes and both signs, such as every dtype holds; for integers whole and small.
+// Numbers of a gradient: of many magnitudes and both signs, such as every dtype holds; for integers
+// whole and small.
 inline Numbers some_numbers(const AnyParam& p, int rank, int step, int seed = 0) {
     Numbers values(numbers_in(p));
     const bool whole = p.dtype == DDP_I32 || p.dtype == DDP_I64 || p.dtype == DDP_U8;
     for (std::size_t k = 0; k < values.size(); ++k) {
-        const double wave =
-            std::sin(static_cast<double>(1 + rank * 7 + step * 3 + seed * 11) * (static_cast<double>(k % 1000) + 1.5));
-        values[k] = whole ? std::floor(10 + 10 * wave) : std::ldexp(wave, static_cast<int>(k % 7) - 3);
+        const double wave = std::sin(static_cast<double>(1 + rank * 7 + step * 3 + seed * 11) *
+                                     (static_cast<double>(k % 1000) + 1.5));
+        values[k] =
+            whole ? std::floor(10 + 10 * wave) : std::ldexp(wave, static_cast<int>(k % 7) - 3);
     }
     // As the dtype holds them.
     const Bytes bytes = to_bytes(values, p.dtype);
@@ -177,15 +183,19 @@ inline Numbers some_numbers(const AnyParam& p, int rank, int step, int seed = 0)
 
 // The relative error of one rounding, and a little more.
 inline double rounding_of(ddp_dtype dtype) {
-    return dtype == DDP_F16 ? 0x1p-11 : dtype == DDP_BF16 ? 0x1p-8 : dtype == DDP_F64 ? 0x1p-52 : 0x1p-23;
+    return dtype == DDP_F16    ? 0x1p-11
+           : dtype == DDP_BF16 ? 0x1p-8
+           : dtype == DDP_F64  ? 0x1p-52
+                               : 0x1p-23;
 }
 
-// The promise of error feedback after `steps` steps of one parameter: nothing that a rank gave may be lost. The sum of
-// everything that was applied, and of the mean of the ranks' error feedback, is the sum of the true means. Returns the
-// most error feedback.
-inline double expect_nothing_is_lost(ddp_dtype dtype, int world, bool varying, int steps, const char* hook,
-                                     const char* options) {
-    std::vector<Numbers> kept(static_cast<std::size_t>(world)), applied(static_cast<std::size_t>(world), Numbers(500));
+// The promise of error feedback after `steps` steps of one parameter: nothing that a rank gave may
+// be lost. The sum of everything that was applied, and of the mean of the ranks' error feedback, is
+// the sum of the true means. Returns the most error feedback.
+inline double expect_nothing_is_lost(ddp_dtype dtype, int world, bool varying, int steps,
+                                     const char* hook, const char* options) {
+    std::vector<Numbers> kept(static_cast<std::size_t>(world)),
+        applied(static_cast<std::size_t>(world), Numbers(500));
     Numbers wanted(500), rounding(500);
     on_ranks({world}, [&](int rank, ddp_group* group) {
         const auto r = static_cast<std::size_t>(rank);
@@ -216,8 +226,10 @@ inline double expect_nothing_is_lost(ddp_dtype dtype, int world, bool varying, i
         }
         for (const auto& one : applied) EXPECT_EQ(one[k], applied[0][k]) << "ranks differ";
         // Results are rounded, and so is what is kept, in every step.
-        rounding[k] += steps * (100 + std::fabs(wanted[k])) * rounding_of(dtype == DDP_F64 ? DDP_F64 : DDP_F32);
-        EXPECT_NEAR(applied[0][k] + mean, wanted[k], rounding[k]) << "element " << k << " after " << steps << " steps";
+        rounding[k] += steps * (100 + std::fabs(wanted[k])) *
+                       rounding_of(dtype == DDP_F64 ? DDP_F64 : DDP_F32);
+        EXPECT_NEAR(applied[0][k] + mean, wanted[k], rounding[k])
+            << "element " << k << " after " << steps << " steps";
     }
     return most;
 }

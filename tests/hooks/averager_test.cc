@@ -21,11 +21,13 @@ struct Number : Model {
 // The mean of the numbers 2^rank of `count` consecutive ranks, to which `rank` belongs.
 float mean_around(int rank, int count) {
     float sum = 0;
-    for (int r = rank / count * count; r < rank / count * count + count; ++r) sum += static_cast<float>(1 << r);
+    for (int r = rank / count * count; r < rank / count * count + count; ++r)
+        sum += static_cast<float>(1 << r);
     return sum / static_cast<float>(count);
 }
 
-// Takes steps, each with the number 2^rank, checks every average, and returns over how many ranks each was.
+// Takes steps, each with the number 2^rank, checks every average, and returns over how many ranks
+// each was.
 std::vector<int> run(ddp::Averager& averager, Number& number, int rank, int steps) {
     std::vector<int> ranks;
     for (int s = 0; s < steps; ++s) {
@@ -103,7 +105,9 @@ TEST(Averager, AFailureWithinASubgroupReachesEveryRank) {
         averager.set_steps(rank == 1 ? 2 : 1);  // its pair is at step 1, and so are the others
         try {
             averager.step();
-            for (;;) number.context.step_begin(), number.context.grad_ready(0), number.context.finalize();
+            for (;;)
+                number.context.step_begin(), number.context.grad_ready(0),
+                    number.context.finalize();
         } catch (const ddp::Error& e) {
             EXPECT_EQ(e.status(), DDP_ERROR_MISMATCH) << e.what();
         }
@@ -137,12 +141,15 @@ public:
     Mixed(ddp_group* group, int rank, const ddp_context_options& options)
         : borrowed_(group), context(borrowed_, options) {
         const auto r = static_cast<float>(rank);
-        values = {{r, 2 * r, 3 * r}, {10.0 * r}, std::vector<double>(kLarge), {}, {rank, rank}, {r}};
-        for (std::size_t k = 0; k < kLarge; ++k) values.large[k] = rank * 3.0 + static_cast<double>(k);
+        values = {{r, 2 * r, 3 * r}, {10.0 * r}, std::vector<double>(kLarge), {},
+                  {rank, rank},      {r}};
+        for (std::size_t k = 0; k < kLarge; ++k)
+            values.large[k] = rank * 3.0 + static_cast<double>(k);
         values.bf16 = {static_cast<std::uint16_t>(rank == 0 ? 0x3f80 : 0x4040)};  // 1 or 3
         context.add_param<float>("a", {3}, values.f32.data());
         context.add_param<double>("b", {1}, values.f64.data());
-        context.add_param<double>("large", {static_cast<std::int64_t>(kLarge)}, values.large.data());
+        context.add_param<double>("large", {static_cast<std::int64_t>(kLarge)},
+                                  values.large.data());
         context.add_param<std::int32_t>("integers", {2}, values.i32.data());
         context.add_param<float>("ignored", {1}, values.ignored.data(), nullptr, DDP_PARAM_IGNORED);
         context.add_param<float>("without data", {4}, static_cast<float*>(nullptr));
@@ -152,7 +159,8 @@ public:
         desc.dtype = DDP_BF16;
         desc.data = values.bf16.data();
         ddp_param made = -1;
-        ddp::detail::call(ddp_register_param, context.get(), static_cast<const ddp_param_desc*>(&desc), &made);
+        ddp::detail::call(ddp_register_param, context.get(),
+                          static_cast<const ddp_param_desc*>(&desc), &made);
     }
 
 private:

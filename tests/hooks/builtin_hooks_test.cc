@@ -24,8 +24,9 @@ ddp_context_options small_buckets() {
 
 // Numbers of many magnitudes, of which f16 and bf16 hold few exactly.
 float value(int rank, int param, std::size_t k) {
-    return std::ldexp(std::sin(static_cast<float>(1 + rank * 7 + param * 3) * static_cast<float>(k + 1)),
-                      static_cast<int>(k % 12) - 6);
+    return std::ldexp(
+        std::sin(static_cast<float>(1 + rank * 7 + param * 3) * static_cast<float>(k + 1)),
+        static_cast<int>(k % 12) - 6);
 }
 
 void step(Model& m, int rank) {
@@ -45,13 +46,16 @@ INSTANTIATE_TEST_SUITE_P(ViewAndCopy, BuiltinHooks, testing::Bool());
 TEST_P(BuiltinHooks, LosslessHooksEqualNoHook) {
     for (const char* backend : {"threads", "threads-plain", "threads-caller", "tcp"})
         on_ranks({3, backend}, [&](int rank, ddp_group* group) {
-            Model plain(group, kSizes, GetParam(), small_buckets()), hooked(group, kSizes, GetParam(), small_buckets());
+            Model plain(group, kSizes, GetParam(), small_buckets()),
+                hooked(group, kSizes, GetParam(), small_buckets());
             plain.context.commit();
             hooked.context.use_hook("allreduce");
             hooked.context.commit();
             int called = 0;
             for (int s = 0; s < 4; ++s) {
-                if (s == 2) hooked.context.hook_then([&](ddp_group*, ddp_bucket*) { ++called; }, DDP_WORK_ANY_THREAD);
+                if (s == 2)
+                    hooked.context.hook_then([&](ddp_group*, ddp_bucket*) { ++called; },
+                                             DDP_WORK_ANY_THREAD);
                 step(plain, rank);
                 step(hooked, rank);
                 EXPECT_EQ(plain.gradients(), hooked.gradients());
@@ -66,10 +70,11 @@ struct Precision {
     float relative;  // the error of one rounding
     float smallest;  // below it numbers lose bits
 };
-const Precision kPrecisions[] = {{"fp16", DDP_F16, 0x1p-11f, 0x1p-14f}, {"bf16", DDP_BF16, 0x1p-8f, 0x1p-126f}};
+const Precision kPrecisions[] = {{"fp16", DDP_F16, 0x1p-11f, 0x1p-14f},
+                                 {"bf16", DDP_BF16, 0x1p-8f, 0x1p-126f}};
 
-// Each rank's gradient is rounded, and their mean once more. The mean itself may lie near zero, so errors are relative
-// to the mean magnitude.
+// Each rank's gradient is rounded, and their mean once more. The mean itself may lie near zero, so
+// errors are relative to the mean magnitude.
 TEST_P(BuiltinHooks, LowPrecisionRoundsOnceARankAndOnceMore) {
     for (const auto& p : kPrecisions)
         for (int world : {1, 2, 3})
@@ -87,8 +92,10 @@ TEST_P(BuiltinHooks, LowPrecisionRoundsOnceARankAndOnceMore) {
                                 mean += value(r, i, k) / static_cast<double>(world);
                                 magnitude += std::fabs(value(r, i, k)) / world;
                             }
-                            ASSERT_NEAR(m.grad(i)[k], mean, 2.01 * p.relative * magnitude + p.smallest * p.relative)
-                                << p.name << " world " << world << " parameter " << i << " element " << k;
+                            ASSERT_NEAR(m.grad(i)[k], mean,
+                                        2.01 * p.relative * magnitude + p.smallest * p.relative)
+                                << p.name << " world " << world << " parameter " << i << " element "
+                                << k;
                         }
                 }
             });
@@ -180,8 +187,9 @@ TEST_P(BuiltinHooks, WrapsUserHooks) {
             EXPECT_EQ(t.dtype, DDP_F32) << "the value is not compressed";
             result.assign(ddp_bucket_count(b), 8 * (1 + ddp_group_rank(g)));
             ddp_work* work = nullptr;
-            ddp::detail::call(ddp_allreduce, g, static_cast<const void*>(nullptr), static_cast<void*>(result.data()),
-                              result.size(), DDP_F64, DDP_AVG, &work);
+            ddp::detail::call(ddp_allreduce, g, static_cast<const void*>(nullptr),
+                              static_cast<void*>(result.data()), result.size(), DDP_F64, DDP_AVG,
+                              &work);
             ddp::detail::call(ddp_bucket_set_buffer, b, static_cast<void*>(result.data()), DDP_F64);
             return ddp::Work(work);
         });
@@ -221,10 +229,13 @@ TEST_P(BuiltinHooks, TheOptimizerSeesReducedGradientsInOrder) {
                         for (int i = 0; i < ddp_bucket_param_count(b); ++i) {
                             ddp_tensor gradient{}, param{};
                             gradient.struct_size = param.struct_size = sizeof gradient;
-                            ddp::detail::call(ddp_bucket_gradient, static_cast<const ddp_bucket*>(b), i, &gradient);
-                            ddp::detail::call(ddp_bucket_parameter, static_cast<const ddp_bucket*>(b), i, &param);
+                            ddp::detail::call(ddp_bucket_gradient,
+                                              static_cast<const ddp_bucket*>(b), i, &gradient);
+                            ddp::detail::call(ddp_bucket_parameter,
+                                              static_cast<const ddp_bucket*>(b), i, &param);
                             for (std::int64_t k = 0; k < gradient.count; ++k)
-                                static_cast<float*>(param.data)[k] -= static_cast<float*>(gradient.data)[k];
+                                static_cast<float*>(param.data)[k] -=
+                                    static_cast<float*>(gradient.data)[k];
                         }
                     },
                     flags);
@@ -244,7 +255,8 @@ TEST(HookThen, FailuresNameTheBucket) {
     on_ranks({2}, [](int rank, ddp_group* group) {
         Model m(group, {100, 7, 64}, true, small_buckets());
         m.context.hook_then([&](ddp_group*, ddp_bucket* b) {
-            if (rank == 1 && ddp_bucket_index(b) == 1) throw std::runtime_error("the learning rate is lost");
+            if (rank == 1 && ddp_bucket_index(b) == 1)
+                throw std::runtime_error("the learning rate is lost");
         });
         m.context.commit();
         const Facts facts = facts_of([&] {
@@ -262,7 +274,8 @@ TEST(HookThen, ItsDataIsDestroyedOnce) {
     destroyed = 0;
     on_ranks({1}, [](int, ddp_group* group) {
         Model m(group, {2}, true);
-        const auto nothing = +[](void*, ddp_group*, ddp_bucket*, ddp_error**) -> ddp_status { return DDP_OK; };
+        const auto nothing =
+            +[](void*, ddp_group*, ddp_bucket*, ddp_error**) -> ddp_status { return DDP_OK; };
         const auto destroy = +[](void*) { ++destroyed; };
         int data = 0;
         ASSERT_EQ(ddp_hook_then(m.context.get(), nothing, &data, destroy, 0, nullptr), DDP_OK);
@@ -270,7 +283,8 @@ TEST(HookThen, ItsDataIsDestroyedOnce) {
         m.context.commit();
         EXPECT_EQ(destroyed, 0);
         m.context.grad_ready(0);
-        EXPECT_EQ(ddp_hook_then(m.context.get(), nothing, &data, destroy, 0, nullptr), DDP_ERROR_INVALID_STATE);
+        EXPECT_EQ(ddp_hook_then(m.context.get(), nothing, &data, destroy, 0, nullptr),
+                  DDP_ERROR_INVALID_STATE);
         EXPECT_EQ(destroyed, 0) << "a refused function stays the caller's";
         m.context.finalize();
         m.context.use_hook("allreduce");

@@ -16,7 +16,13 @@ namespace {
 const std::vector<float> kError{1, -2, 3};
 
 HookState::Array error_of(std::int32_t param) {
-    return {param, "error", DDP_F32, {3}, false, reinterpret_cast<const std::byte*>(kError.data()), sizeof(float) * 3};
+    return {param,
+            "error",
+            DDP_F32,
+            {3},
+            false,
+            reinterpret_cast<const std::byte*>(kError.data()),
+            sizeof(float) * 3};
 }
 
 void expect_refused(libddp::Hook& hook, const HookState& state, const char* text) {
@@ -53,7 +59,8 @@ TEST(GatherState, LoadsAllOrNothing) {
         HookState good, bad;
         good.arrays = {error_of(2), error_of(7)};
         hook->load(good);
-        EXPECT_EQ(kept(*hook), (std::map<std::int32_t, std::vector<float>>{{2, kError}, {7, kError}}));
+        EXPECT_EQ(kept(*hook),
+                  (std::map<std::int32_t, std::vector<float>>{{2, kError}, {7, kError}}));
 
         bad.arrays = {error_of(4), error_of(5)};
         bad.arrays.back().key = "q";
@@ -66,7 +73,8 @@ TEST(GatherState, LoadsAllOrNothing) {
         bad.arrays.back() = error_of(5);
         bad.arrays.back().shape = {3, 1};
         expect_refused(*hook, bad, "parameter 5 has shape");
-        EXPECT_EQ(kept(*hook), (std::map<std::int32_t, std::vector<float>>{{2, kError}, {7, kError}}));
+        EXPECT_EQ(kept(*hook),
+                  (std::map<std::int32_t, std::vector<float>>{{2, kError}, {7, kError}}));
 
         // Arrays that a state does not have start at zero.
         good.arrays.pop_back();
@@ -76,7 +84,9 @@ TEST(GatherState, LoadsAllOrNothing) {
 }
 
 TEST(GatherState, RatiosThatDifferHaveOtherOptions) {
-    const auto options = [](const char* text) { return libddp::make_hook("topk", text, nullptr)->options(); };
+    const auto options = [](const char* text) {
+        return libddp::make_hook("topk", text, nullptr)->options();
+    };
     EXPECT_NE(options("ratio=0.1000001"), options("ratio=0.1")) << "ranks compare them";
     EXPECT_EQ(options("ratio=0.01"), options("")) << "the default";
 }

@@ -21,10 +21,12 @@ std::ostream& operator<<(std::ostream& out, const Named& hook) {
     return out << hook.name << " " << hook.options;
 }
 
-// Small parameters are not compressed: all dtypes, more than one chunk of the unpacking, 1 element and none.
-const std::vector<AnyParam> kParams{{DDP_F32, 5000}, {DDP_F16, 300}, {DDP_I64, 40},   {DDP_F64, 2500}, {DDP_F32, 33},
-                                    {DDP_BF16, 777}, {DDP_F32, 0},   {DDP_C128, 50},  {DDP_F32, 1},    {DDP_U8, 200},
-                                    {DDP_F32, 200},  {DDP_F64, 12},  {DDP_F16, 5000}, {DDP_C64, 99}};
+// Small parameters are not compressed: all dtypes, more than one chunk of the unpacking, 1 element
+// and none.
+const std::vector<AnyParam> kParams{
+    {DDP_F32, 5000}, {DDP_F16, 300}, {DDP_I64, 40},   {DDP_F64, 2500}, {DDP_F32, 33},
+    {DDP_BF16, 777}, {DDP_F32, 0},   {DDP_C128, 50},  {DDP_F32, 1},    {DDP_U8, 200},
+    {DDP_F32, 200},  {DDP_F64, 12},  {DDP_F16, 5000}, {DDP_C64, 99}};
 
 bool compressed(const AnyParam& p) {
     return p.count >= 100 && libddp::is_floating(p.dtype) && !libddp::is_complex(p.dtype);
@@ -62,14 +64,16 @@ TEST_P(Gather, RanksAgreeAndSmallParametersAreReducedAsWithoutAHook) {
                 on_ranks({world}, [&](int rank, ddp_group* group) {
                     auto options = buckets_of(9000);
                     options.reduction = mean ? DDP_REDUCTION_MEAN : DDP_REDUCTION_SUM;
-                    AnyModel plain(group, kParams, view, options), hooked(group, kParams, view, options);
+                    AnyModel plain(group, kParams, view, options),
+                        hooked(group, kParams, view, options);
                     plain.context.commit();
                     use(hooked);
                     for (int s = 0; s < 3; ++s) {
                         step(plain, rank, s);
                         step(hooked, rank, s);
                         for (int i = 0; i < plain.count(); ++i) {
-                            const bool wide = plain.param(i).dtype == DDP_F32 || plain.param(i).dtype == DDP_F64;
+                            const bool wide =
+                                plain.param(i).dtype == DDP_F32 || plain.param(i).dtype == DDP_F64;
                             if (compressed(plain.param(i)) || (cast && wide)) continue;
                             EXPECT_TRUE(plain.bytes(i) == hooked.bytes(i)) << "parameter " << i;
                         }
@@ -78,7 +82,8 @@ TEST_P(Gather, RanksAgreeAndSmallParametersAreReducedAsWithoutAHook) {
                         mine.insert(mine.end(), all.begin(), all.end());
                     }
                 });
-                for (const auto& other : results) EXPECT_TRUE(other == results[0]) << "ranks differ";
+                for (const auto& other : results)
+                    EXPECT_TRUE(other == results[0]) << "ranks differ";
             }
 }
 
@@ -102,10 +107,11 @@ TEST_P(Gather, BucketsMakeNoDifference) {
     });
 }
 
-// One element on one rank spoils the whole parameter on all, and nothing else. Its state stays as it was: from
-// then on it goes on as in a model that did not have this step.
+// One element on one rank spoils the whole parameter on all, and nothing else. Its state stays as
+// it was: from then on it goes on as in a model that did not have this step.
 TEST_P(Gather, NotFiniteIsNaNEverywhereAndChangesNoMemory) {
-    for (const double value : {kNaN, std::numeric_limits<double>::infinity(), -std::numeric_limits<double>::infinity()})
+    for (const double value :
+         {kNaN, std::numeric_limits<double>::infinity(), -std::numeric_limits<double>::infinity()})
         on_ranks({3}, [value](int rank, ddp_group* group) {
             AnyModel spoilt(group, kParams, true), whole(group, kParams, true);
             use(spoilt);
@@ -114,14 +120,17 @@ TEST_P(Gather, NotFiniteIsNaNEverywhereAndChangesNoMemory) {
                 step(spoilt, rank, s);
                 step(whole, rank, s);
             }
-            const auto bad = [&](int i) { return compressed(kParams[static_cast<std::size_t>(i)]) && i % 2 == 0; };
+            const auto bad = [&](int i) {
+                return compressed(kParams[static_cast<std::size_t>(i)]) && i % 2 == 0;
+            };
             spoilt.step([&](int i) {
                 Numbers x = some_numbers(spoilt.param(i), rank, 2, i);
                 if (bad(i) && rank == 1) x[x.size() / 2] = value;
                 return x;
             });
             for (int i = 0; i < spoilt.count(); ++i)
-                for (const double x : spoilt.numbers(i)) EXPECT_EQ(std::isnan(x), bad(i)) << "parameter " << i;
+                for (const double x : spoilt.numbers(i))
+                    EXPECT_EQ(std::isnan(x), bad(i)) << "parameter " << i;
             AnyModel without(group, kParams, true);
             use(without);
             for (int s = 0; s < 2; ++s) step(without, rank, s);
@@ -143,7 +152,8 @@ TEST_P(Gather, StateOfAllDtypesResumes) {
         use(through);
         for (int s = 0; s < 3; ++s) step(through, rank, s);
         const auto file = through.context.save_hook_state();
-        AnyModel resumed(group, kParams, false), fresh(group, kParams, true), shared(group, kParams, true);
+        AnyModel resumed(group, kParams, false), fresh(group, kParams, true),
+            shared(group, kParams, true);
         for (AnyModel* m : {&resumed, &fresh, &shared}) use(*m);
         // Loading forgets the state from before.
         step(resumed, rank, 9);

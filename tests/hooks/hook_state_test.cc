@@ -23,7 +23,8 @@ void step(Model& m, int rank, int number) {
     m.context.step_begin();
     for (int i = m.count() - 1; i >= 0; --i) {
         for (std::size_t k = 0; k < m.size(i); ++k)
-            m.grad(i)[k] = std::sin(static_cast<float>(number * 5 + rank * 3 + i + 1) * static_cast<float>(k + 1));
+            m.grad(i)[k] = std::sin(static_cast<float>(number * 5 + rank * 3 + i + 1) *
+                                    static_cast<float>(k + 1));
         m.context.grad_ready(i);
     }
     m.context.finalize();
@@ -37,7 +38,8 @@ struct Parts {
     explicit Parts(const File& file) {
         std::uint64_t length = 0;
         std::memcpy(&length, file.data(), sizeof length);
-        header = Json::parse(file.begin() + 8, file.begin() + 8 + static_cast<std::ptrdiff_t>(length));
+        header =
+            Json::parse(file.begin() + 8, file.begin() + 8 + static_cast<std::ptrdiff_t>(length));
         arrays.assign(file.begin() + 8 + static_cast<std::ptrdiff_t>(length), file.end());
     }
     File file() const {
@@ -54,7 +56,8 @@ struct Parts {
 
 class HookStateTest : public testing::TestWithParam<const char*> {};
 INSTANTIATE_TEST_SUITE_P(Hooks, HookStateTest,
-                         testing::Values("onebit", "topk", "fp16(topk)", "quantize_per_tensor", "allreduce"));
+                         testing::Values("onebit", "topk", "fp16(topk)", "quantize_per_tensor",
+                                         "allreduce"));
 
 // Other buckets in the context that goes on, which must not matter.
 TEST_P(HookStateTest, ResumingEqualsNeverHavingStopped) {
@@ -86,14 +89,17 @@ TEST_P(HookStateTest, IsASafetensorsFile) {
         m.context.commit();
         step(m, rank, 0);
         Parts parts(m.context.save_hook_state());
-        for (const auto& [key, value] : parts.metadata().items()) EXPECT_TRUE(value.is_string()) << key;
+        for (const auto& [key, value] : parts.metadata().items())
+            EXPECT_TRUE(value.is_string()) << key;
         std::size_t end = 0;
         for (const auto& [name, entry] : parts.header.items()) {
             if (name == "__metadata__") continue;
             EXPECT_TRUE(entry["dtype"].is_string());
             std::size_t bytes = entry["dtype"] == "F64" ? 8 : 4;
             for (std::size_t extent : entry["shape"]) bytes *= extent;
-            EXPECT_EQ(entry["data_offsets"][1].get<std::size_t>() - entry["data_offsets"][0].get<std::size_t>(), bytes);
+            EXPECT_EQ(entry["data_offsets"][1].get<std::size_t>() -
+                          entry["data_offsets"][0].get<std::size_t>(),
+                      bytes);
             end = std::max(end, entry["data_offsets"][1].get<std::size_t>());
         }
         EXPECT_EQ(end, parts.arrays.size());
@@ -117,7 +123,9 @@ const std::vector<Misfit>& misfits() {
     static const std::vector<Misfit> all{
         {"empty", [](const File&) { return File(1); }, {"cut short", "1 bytes"}},
         {"no state", [](const File&) { return File(100, 'x'); }, {"cut short, or is none"}},
-        {"cut in the header", [](const File& f) { return File(f.begin(), f.begin() + 50); }, {"cut short"}},
+        {"cut in the header",
+         [](const File& f) { return File(f.begin(), f.begin() + 50); },
+         {"cut short"}},
         {"cut in the arrays",
          [](const File& f) { return File(f.begin(), f.end() - 4); },
          {"cut short", "bytes of arrays"}},
@@ -161,7 +169,9 @@ const std::vector<Misfit>& misfits() {
          [](const File& f) { return changed(f, [](Parts& p) { p.metadata()["version"] = "2"; }); },
          {"version 2", "version 1"}},
         {"hook",
-         [](const File& f) { return changed(f, [](Parts& p) { p.metadata()["hook"] = "powersgd"; }); },
+         [](const File& f) {
+             return changed(f, [](Parts& p) { p.metadata()["hook"] = "powersgd"; });
+         },
          {"'powersgd'", "'topk' is installed"}},
         {"world",
          [](const File& f) { return changed(f, [](Parts& p) { p.metadata()["world"] = "4"; }); },
@@ -173,27 +183,39 @@ const std::vector<Misfit>& misfits() {
          [](const File& f) { return changed(f, [](Parts& p) { p.metadata()["numbers"] = "[1"; }); },
          {"damaged"}},
         {"number",
-         [](const File& f) { return changed(f, [](Parts& p) { p.metadata()["numbers"] = R"({"a":"b"})"; }); },
+         [](const File& f) {
+             return changed(f, [](Parts& p) { p.metadata()["numbers"] = R"({"a":"b"})"; });
+         },
          {"damaged"}},
-        {"no text", [](const File& f) { return changed(f, [](Parts& p) { p.metadata()["world"] = 1; }); }, {"damaged"}},
+        {"no text",
+         [](const File& f) { return changed(f, [](Parts& p) { p.metadata()["world"] = 1; }); },
+         {"damaged"}},
         {"shape",
-         [](const File& f) { return changed(f, [](Parts& p) {
-                                 p.header["error:p0"]["shape"] = {1000, 2};
-                             }); },
+         [](const File& f) {
+             return changed(f, [](Parts& p) { p.header["error:p0"]["shape"] = {1000, 2}; });
+         },
          {"damaged"}},
         {"negative shape",
-         [](const File& f) { return changed(f, [](Parts& p) { p.header["error:p0"]["shape"] = {-3000}; }); },
+         [](const File& f) {
+             return changed(f, [](Parts& p) { p.header["error:p0"]["shape"] = {-3000}; });
+         },
          {"damaged"}},
         {"offsets",
          [](const File& f) {
-             return changed(f, [](Parts& p) { p.header["error:p0"]["data_offsets"] = {0, 1u << 30}; });
+             return changed(f, [](Parts& p) {
+                 p.header["error:p0"]["data_offsets"] = {0, 1u << 30};
+             });
          },
          {"damaged"}},
         {"dtype",
-         [](const File& f) { return changed(f, [](Parts& p) { p.header["error:p0"]["dtype"] = "F8"; }); },
+         [](const File& f) {
+             return changed(f, [](Parts& p) { p.header["error:p0"]["dtype"] = "F8"; });
+         },
          {"damaged"}},
         {"no dtype",
-         [](const File& f) { return changed(f, [](Parts& p) { p.header["error:p0"].erase("dtype"); }); },
+         [](const File& f) {
+             return changed(f, [](Parts& p) { p.header["error:p0"].erase("dtype"); });
+         },
          {"damaged"}},
         {"fewer elements",
          [](const File& f) {
@@ -204,26 +226,36 @@ const std::vector<Misfit>& misfits() {
          },
          {"damaged", "size of an array"}},
         {"a shape of fractions",
-         [](const File& f) { return changed(f, [](Parts& p) { p.header["error:p0"]["shape"] = {1e30}; }); },
+         [](const File& f) {
+             return changed(f, [](Parts& p) { p.header["error:p0"]["shape"] = {1e30}; });
+         },
          {"damaged", "shape"}},
         {"a shape that is no list",
-         [](const File& f) { return changed(f, [](Parts& p) { p.header["error:p0"]["shape"] = "3000"; }); },
+         [](const File& f) {
+             return changed(f, [](Parts& p) { p.header["error:p0"]["shape"] = "3000"; });
+         },
          {"damaged", "shape"}},
         {"offsets of fractions",
          [](const File& f) {
-             return changed(f, [](Parts& p) { p.header["error:p0"]["data_offsets"] = {0.0, 12000.0}; });
+             return changed(f, [](Parts& p) {
+                 p.header["error:p0"]["data_offsets"] = {0.0, 12000.0};
+             });
          },
          {"damaged", "data_offsets"}},
         {"offsets below zero",
-         [](const File& f) { return changed(f, [](Parts& p) {
-                                 p.header["error:p0"]["data_offsets"] = {-1, 12000};
-                             }); },
+         [](const File& f) {
+             return changed(f, [](Parts& p) {
+                 p.header["error:p0"]["data_offsets"] = {-1, 12000};
+             });
+         },
          {"damaged", "data_offsets"}},
         {"a format that is a number",
          [](const File& f) { return changed(f, [](Parts& p) { p.metadata()["format"] = 7; }); },
          {"not the state of a hook"}},
         {"stranger",
-         [](const File& f) { return changed(f, [](Parts& p) { p.header["error:q"] = p.header["error:p0"]; }); },
+         [](const File& f) {
+             return changed(f, [](Parts& p) { p.header["error:q"] = p.header["error:p0"]; });
+         },
          {"damaged"}},
     };
     return all;
@@ -242,14 +274,17 @@ TEST(HookStateFiles, ThatDoNotFitAreRefusedAndChangeNothing) {
         for (const auto& misfit : misfits()) {
             SCOPED_TRACE(misfit.what);
             const File file = misfit.make(good);
-            expect_refused({{misfit.what, kInvalid, misfit.words,
-                             calling(ddp_hook_state_load, m.context.get(), file.data(), file.size(), 0)}});
+            expect_refused(
+                {{misfit.what, kInvalid, misfit.words,
+                  calling(ddp_hook_state_load, m.context.get(), file.data(), file.size(), 0)}});
             EXPECT_EQ(m.context.save_hook_state(), now);
         }
         // Any cut and any byte: an error or, where it does not matter, none. Never a crash.
         for (std::size_t i = 0; i < good.size(); i += 1 + i / 16) {
             File file(good.begin(), good.begin() + static_cast<std::ptrdiff_t>(i));
-            EXPECT_NE(ddp_hook_state_load(m.context.get(), file.data(), file.size(), 0, nullptr), DDP_OK) << i;
+            EXPECT_NE(ddp_hook_state_load(m.context.get(), file.data(), file.size(), 0, nullptr),
+                      DDP_OK)
+                << i;
             file = good;
             file[i] ^= 0x15;
             ddp_hook_state_load(m.context.get(), file.data(), file.size(), 0, nullptr);
@@ -267,19 +302,22 @@ TEST(HookStateFiles, OfAnotherModelNameTheParameter) {
         m.context.commit();
         step(m, rank, 0);
         const File file = m.context.save_hook_state();
-        const auto load = [&](const std::vector<std::int64_t>& sizes, const std::vector<std::string>& words) {
+        const auto load = [&](const std::vector<std::int64_t>& sizes,
+                              const std::vector<std::string>& words) {
             Model other(group, sizes, true);
             other.context.use_hook("onebit");
             other.context.commit();
-            expect_refused({{"load", kInvalid, words,
-                             calling(ddp_hook_state_load, other.context.get(), file.data(), file.size(), 0)}});
+            expect_refused(
+                {{"load", kInvalid, words,
+                  calling(ddp_hook_state_load, other.context.get(), file.data(), file.size(), 0)}});
         };
         load({3000, 20, 1499}, {"'p2' is f32[1500]", "here it is f32[1499]"});
         load({3000, 20}, {"a parameter 'p2', which this one does not have"});
     });
 }
 
-// Another world takes what all ranks share; what a rank had kept of its own gradients starts at zero.
+// Another world takes what all ranks share; what a rank had kept of its own gradients starts at
+// zero.
 TEST(HookStateFiles, OfAnotherWorldGiveWhatIsShared) {
     File file;
     on_ranks({2}, [&](int rank, ddp_group* group) {

@@ -21,7 +21,8 @@ ddp_context_options small_buckets(ddp_reduction reduction = DDP_REDUCTION_MEAN) 
 
 // Numbers whose sums are rounded.
 float value(int rank, int step, int param, std::size_t k) {
-    return std::sin(static_cast<float>(1 + rank * 7 + param * 3 + step) * static_cast<float>(k + 1));
+    return std::sin(static_cast<float>(1 + rank * 7 + param * 3 + step) *
+                    static_cast<float>(k + 1));
 }
 
 void step(Model& m, int rank, int number) {
@@ -33,7 +34,8 @@ void step(Model& m, int rank, int number) {
     m.context.finalize();
 }
 
-// The value of `all` if the ranks [first, first + count) have reduced their gradients among themselves.
+// The value of `all` if the ranks [first, first + count) have reduced their gradients among
+// themselves.
 std::vector<float> reduced(Model& m, int number, int first, int count, bool mean = true) {
     std::vector<float> values;
     for (int i = 0; i < m.count(); ++i)
@@ -55,7 +57,8 @@ class LocalSgd : public testing::TestWithParam<bool> {};
 INSTANTIATE_TEST_SUITE_P(ViewAndCopy, LocalSgd, testing::Bool());
 
 TEST_P(LocalSgd, BeforeItStartsNothingDiffersFromNoHook) {
-    for (const char* backend : {"threads", "threads-plain", "threads-single", "threads-caller", "tcp"})
+    for (const char* backend :
+         {"threads", "threads-plain", "threads-single", "threads-caller", "tcp"})
         for (auto reduction : {DDP_REDUCTION_MEAN, DDP_REDUCTION_SUM})
             on_ranks({3, backend}, [&](int rank, ddp_group* group) {
                 Model plain(group, kSizes, GetParam(), small_buckets(reduction));
@@ -90,12 +93,14 @@ TEST_P(LocalSgd, SubgroupsByName) {
     for (const char* backend : {"threads", "threads-plain", "tcp"})
         for (bool mean : {true, false})
             on_ranks({4, backend}, [&](int rank, ddp_group* group) {
-                Model m(group, kSizes, GetParam(), small_buckets(mean ? DDP_REDUCTION_MEAN : DDP_REDUCTION_SUM));
+                Model m(group, kSizes, GetParam(),
+                        small_buckets(mean ? DDP_REDUCTION_MEAN : DDP_REDUCTION_SUM));
                 m.context.commit();
                 m.context.use_hook("post_local_sgd", "start=2,subgroup=2");
                 for (int s = 0; s < 5; ++s) {
                     step(m, rank, s);
-                    const auto expected = s < 2 ? reduced(m, s, 0, 4, mean) : reduced(m, s, rank / 2 * 2, 2, mean);
+                    const auto expected =
+                        s < 2 ? reduced(m, s, 0, 4, mean) : reduced(m, s, rank / 2 * 2, 2, mean);
                     EXPECT_EQ(m.gradients(), expected) << backend << " step " << s;
                 }
             });
@@ -107,18 +112,22 @@ TEST_P(LocalSgd, OtherSubgroupsAreAHookOfTheProgram) {
         m.context.commit();
         // Rank 0 alone, and the other three.
         ddp_group* subgroup = nullptr;
-        ddp::detail::call(ddp_group_split, group, rank == 0 ? -1 : 0, std::int32_t{rank}, &subgroup);
-        const auto reduce = [](void* data, ddp_group*, ddp_bucket* bucket, ddp_work** work, ddp_error** error) {
+        ddp::detail::call(ddp_group_split, group, rank == 0 ? -1 : 0, std::int32_t{rank},
+                          &subgroup);
+        const auto reduce = [](void* data, ddp_group*, ddp_bucket* bucket, ddp_work** work,
+                               ddp_error** error) {
             auto* own = static_cast<ddp_group*>(data);
             if (!own) return ddp_status{DDP_OK};
             return ddp_allreduce(own, nullptr, ddp_bucket_buffer(bucket), ddp_bucket_count(bucket),
                                  ddp_bucket_dtype(bucket), ddp_bucket_op(bucket), work, error);
         };
         const auto destroy = [](void* data) { ddp_group_free(static_cast<ddp_group*>(data)); };
-        ddp::detail::call(ddp_set_comm_hook, m.context.get(), +reduce, static_cast<void*>(subgroup), +destroy);
+        ddp::detail::call(ddp_set_comm_hook, m.context.get(), +reduce, static_cast<void*>(subgroup),
+                          +destroy);
         for (int s = 0; s < 3; ++s) {
             step(m, rank, s);
-            EXPECT_EQ(m.gradients(), rank == 0 ? reduced(m, s, 0, 1) : reduced(m, s, 1, 3)) << "step " << s;
+            EXPECT_EQ(m.gradients(), rank == 0 ? reduced(m, s, 0, 1) : reduced(m, s, 1, 3))
+                << "step " << s;
         }
     });
 }
@@ -145,7 +154,8 @@ TEST_P(LocalSgd, CountsSyncedStepsOnly) {
         m.context.set_sync(true);
         for (int s = 3; s < 7; ++s) {
             step(m, rank, s);
-            EXPECT_EQ(m.gradients(), s < 5 ? reduced(m, s, 0, 2) : reduced(m, s, rank, 1)) << "step " << s;
+            EXPECT_EQ(m.gradients(), s < 5 ? reduced(m, s, 0, 2) : reduced(m, s, rank, 1))
+                << "step " << s;
         }
     });
 }
@@ -177,12 +187,14 @@ TEST_P(LocalSgd, GoesOnWhereASavedOneStopped) {
         m.context.load_hook_state(saved);
         for (int s = 2; s < 5; ++s) {
             step(m, rank, s);
-            EXPECT_EQ(m.gradients(), s < 3 ? reduced(m, s, 0, 2) : reduced(m, s, rank, 1)) << "step " << s;
+            EXPECT_EQ(m.gradients(), s < 3 ? reduced(m, s, 0, 2) : reduced(m, s, rank, 1))
+                << "step " << s;
         }
     });
 }
 
-// A model of one layer, y = w x, trained on four ranks: the gradient of rank r in step s at weights w.
+// A model of one layer, y = w x, trained on four ranks: the gradient of rank r in step s at weights
+// w.
 constexpr std::size_t kInputs = 5;
 std::vector<float> gradient(int rank, int step, const std::vector<float>& w) {
     std::vector<float> x(kInputs);
@@ -204,13 +216,14 @@ void average(std::vector<std::vector<float>>& values, std::size_t first, std::si
     for (std::size_t r = first; r < first + count; ++r) values[r] = mean;
 }
 
-// The same training in one process: from step `start` on pairs of ranks share gradients, and from there on all models
-// are averaged every `period` steps.
+// The same training in one process: from step `start` on pairs of ranks share gradients, and from
+// there on all models are averaged every `period` steps.
 std::vector<std::vector<float>> simulate(int steps, int start, int period) {
     std::vector<std::vector<float>> weights(4, std::vector<float>(kInputs, 1));
     for (int s = 0; s < steps; ++s) {
         std::vector<std::vector<float>> gradients;
-        for (int r = 0; r < 4; ++r) gradients.push_back(gradient(r, s, weights[static_cast<std::size_t>(r)]));
+        for (int r = 0; r < 4; ++r)
+            gradients.push_back(gradient(r, s, weights[static_cast<std::size_t>(r)]));
         if (s < start) {
             average(gradients, 0, 4);
         } else {
@@ -241,7 +254,8 @@ TEST(LocalSgdTraining, EqualsASimulationBitForBit) {
             m.context.grad_ready(0);
             m.context.finalize();
             for (std::size_t k = 0; k < kInputs; ++k) m.data[0][k] -= 0.1f * m.own[0][k];
-            EXPECT_EQ(averager.step(), s >= kStart && (s - kStart) % kPeriod == 0 ? 4 : 0) << "step " << s;
+            EXPECT_EQ(averager.step(), s >= kStart && (s - kStart) % kPeriod == 0 ? 4 : 0)
+                << "step " << s;
         }
         EXPECT_EQ(m.data[0], expected[static_cast<std::size_t>(rank)]);
     });

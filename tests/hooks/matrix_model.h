@@ -15,9 +15,13 @@ using Shape = std::vector<std::int64_t>;
 
 class MatrixModel {
 public:
-    MatrixModel(ddp_group* group, std::vector<Shape> shapes, ddp_dtype dtype = DDP_F32, bool view = true,
-                ddp_context_options options = ddp::Context::defaults())
-        : shapes_(std::move(shapes)), dtype_(dtype), view_(view), borrowed_(group), context(borrowed_, options) {
+    MatrixModel(ddp_group* group, std::vector<Shape> shapes, ddp_dtype dtype = DDP_F32,
+                bool view = true, ddp_context_options options = ddp::Context::defaults())
+        : shapes_(std::move(shapes)),
+          dtype_(dtype),
+          view_(view),
+          borrowed_(group),
+          context(borrowed_, options) {
         for (int i = 0; i < count(); ++i) {
             own_.emplace_back(static_cast<std::size_t>(size(i)) * libddp::dtype_size(dtype) + 1);
             ddp_param_desc desc;
@@ -30,7 +34,8 @@ public:
             desc.dtype = dtype;
             desc.grad = view ? nullptr : own_.back().data();
             ddp_param id = -1;
-            ddp::detail::call(ddp_register_param, context.get(), static_cast<const ddp_param_desc*>(&desc), &id);
+            ddp::detail::call(ddp_register_param, context.get(),
+                              static_cast<const ddp_param_desc*>(&desc), &id);
         }
     }
 
@@ -42,10 +47,13 @@ public:
     }
     AnyParam param(int i) const { return {dtype_, size(i)}; }
     std::byte* grad(int i) {
-        return view_ ? static_cast<std::byte*>(context.grad_view<void>(i)) : own_[static_cast<std::size_t>(i)].data();
+        return view_ ? static_cast<std::byte*>(context.grad_view<void>(i))
+                     : own_[static_cast<std::size_t>(i)].data();
     }
     Numbers numbers(int i) { return to_numbers(grad(i), param(i)); }
-    Bytes bytes(int i) { return {grad(i), grad(i) + static_cast<std::size_t>(size(i)) * libddp::dtype_size(dtype_)}; }
+    Bytes bytes(int i) {
+        return {grad(i), grad(i) + static_cast<std::size_t>(size(i)) * libddp::dtype_size(dtype_)};
+    }
     Bytes bytes() { return all_bytes(*this); }
 
     // One step with these gradients, ready from the last to the first, or the other way round.
@@ -117,7 +125,8 @@ inline double distance(const Numbers& a, const Numbers& b) {
     return length_of(difference) / (length > 0 ? length : 1);
 }
 
-inline ddp_context_options buckets_of(std::uint64_t bytes, ddp_reduction reduction = DDP_REDUCTION_MEAN) {
+inline ddp_context_options buckets_of(std::uint64_t bytes,
+                                      ddp_reduction reduction = DDP_REDUCTION_MEAN) {
     auto options = ddp::Context::defaults();
     options.bucket_cap_bytes = options.first_bucket_cap_bytes = bytes;
     options.reduction = reduction;

@@ -17,7 +17,8 @@ using testing::HasSubstr;
 
 namespace outer_optimizer_test {
 
-ddp_outer_options outer(ddp_outer_kind kind, double learning_rate, double momentum, double inner = 0) {
+ddp_outer_options outer(ddp_outer_kind kind, double learning_rate, double momentum,
+                        double inner = 0) {
     auto options = ddp::Averager::outer_defaults();
     options.kind = kind;
     options.learning_rate = learning_rate;
@@ -38,7 +39,8 @@ struct Reference {
     double x = 0, u = 0;
 
     void step(double average, const ddp_outer_options& o) {
-        const double d = x - average, gamma = o.kind == DDP_OUTER_SLOWMO ? o.inner_learning_rate : 1;
+        const double d = x - average,
+                     gamma = o.kind == DDP_OUTER_SLOWMO ? o.inner_learning_rate : 1;
         u = o.momentum * u + d / gamma;
         x -= o.learning_rate * (o.kind == DDP_OUTER_NESTEROV ? d + o.momentum * u : gamma * u);
     }
@@ -46,7 +48,8 @@ struct Reference {
 
 // How far a rank's own optimizer moves a parameter in a step.
 float move(int rank, int step, int param, std::size_t k) {
-    return 0.1f * std::sin(static_cast<float>(1 + rank * 7 + param * 3 + step * 5) * static_cast<float>(k + 1));
+    return 0.1f * std::sin(static_cast<float>(1 + rank * 7 + param * 3 + step * 5) *
+                           static_cast<float>(k + 1));
 }
 
 // Larger than a block of the arithmetic, empty, and of one number.
@@ -56,12 +59,14 @@ struct Trained : Model {
     explicit Trained(ddp_group* group, std::vector<std::int64_t> sizes = kSizes)
         : Model(group, std::move(sizes), true) {
         for (auto& values : data)
-            for (std::size_t k = 0; k < values.size(); ++k) values[k] = std::cos(static_cast<float>(k));
+            for (std::size_t k = 0; k < values.size(); ++k)
+                values[k] = std::cos(static_cast<float>(k));
         context.commit();
     }
     void train(int rank, int step) {
         for (int i = 0; i < count(); ++i)
-            for (std::size_t k = 0; k < size(i); ++k) data[static_cast<std::size_t>(i)][k] -= move(rank, step, i, k);
+            for (std::size_t k = 0; k < size(i); ++k)
+                data[static_cast<std::size_t>(i)][k] -= move(rank, step, i, k);
     }
     std::vector<float> values() const {
         std::vector<float> all;
@@ -81,7 +86,8 @@ std::vector<float> mean_of(const std::vector<std::vector<float>>& models) {
 }
 
 // Trains `steps` steps with a period of 2 and returns the values of every rank.
-std::vector<std::vector<float>> train(const RankOptions& ranks, const ddp_outer_options* options, int steps) {
+std::vector<std::vector<float>> train(const RankOptions& ranks, const ddp_outer_options* options,
+                                      int steps) {
     std::vector<std::vector<float>> results(static_cast<std::size_t>(ranks.world));
     on_ranks(ranks, [&](int rank, ddp_group* group) {
         Trained m(group);
@@ -140,8 +146,9 @@ TEST(OuterOptimizer, FollowsThePapersWithTheSameBitsOnEveryRank) {
 
 TEST(OuterOptimizer, OfRateOneWithoutMomentumIsThePlainAverage) {
     const auto plain = train({3}, nullptr, 8);
-    for (const auto& options : {outer(DDP_OUTER_NONE, 0.5, 0.5), outer(DDP_OUTER_SGD, 1, 0),
-                                outer(DDP_OUTER_NESTEROV, 1, 0), outer(DDP_OUTER_SLOWMO, 1, 0, 0.3)})
+    for (const auto& options :
+         {outer(DDP_OUTER_NONE, 0.5, 0.5), outer(DDP_OUTER_SGD, 1, 0),
+          outer(DDP_OUTER_NESTEROV, 1, 0), outer(DDP_OUTER_SLOWMO, 1, 0, 0.3)})
         EXPECT_EQ(train({3}, &options, 8), plain) << "kind " << options.kind;
 }
 
@@ -173,11 +180,14 @@ TEST(OuterOptimizer, ComputesByHand) {
     on_ranks({1}, [](int, ddp_group* group) {
         Number n(group);
         n.averager.set_outer(outer(DDP_OUTER_SLOWMO, 0.5, 0.5, 0.25));
-        EXPECT_EQ(n.step(8), 8);                                       // becomes x
-        EXPECT_EQ(n.step(7), 7.5f);                                    // d = 1, u = 4, x = 8 - 0.5 * 0.25 * 4
-        n.averager.set_outer(outer(DDP_OUTER_SLOWMO, 0.5, 0.5, 0.5));  // another inner rate: u stays
-        EXPECT_EQ(n.step(7), 6.75f);                                   // d = 0.5, u = 2 + 1, x = 7.5 - 0.5 * 0.5 * 3
-        n.averager.set_outer(outer(DDP_OUTER_NESTEROV, 0.5, 0.5));     // another kind begins anew
+        EXPECT_EQ(n.step(8), 8);  // becomes x
+        // d = 1, u = 4, x = 8 - 0.5 * 0.25 * 4
+        EXPECT_EQ(n.step(7), 7.5f);
+        // another inner rate: u stays
+        n.averager.set_outer(outer(DDP_OUTER_SLOWMO, 0.5, 0.5, 0.5));
+        // d = 0.5, u = 2 + 1, x = 7.5 - 0.5 * 0.5 * 3
+        EXPECT_EQ(n.step(7), 6.75f);
+        n.averager.set_outer(outer(DDP_OUTER_NESTEROV, 0.5, 0.5));  // another kind begins anew
         EXPECT_EQ(n.step(4), 4);
         EXPECT_EQ(n.step(2), 2.5f);     // d = 2, u = 2, x = 4 - 0.5 * (2 + 0.5 * 2)
         EXPECT_EQ(n.step(1.5f), 1.5f);  // d = 1, u = 1 + 1, x = 2.5 - 0.5 * (1 + 0.5 * 2)
@@ -226,7 +236,8 @@ ddp_param add(ddp::Context& context, const char* name, ddp_dtype dtype, T& value
     desc.dtype = dtype;
     desc.data = &value;
     ddp_param made = -1;
-    ddp::detail::call(ddp_register_param, context.get(), static_cast<const ddp_param_desc*>(&desc), &made);
+    ddp::detail::call(ddp_register_param, context.get(), static_cast<const ddp_param_desc*>(&desc),
+                      &made);
     return made;
 }
 
@@ -334,7 +345,10 @@ TEST(OuterOptimizerState, IsTheSameOnEveryRankAndForAnyWorld) {
 void expect_refused(ddp::Averager& averager, const File& file, const char* why) {
     const File before = averager.save_state();
     ::expect_refused(
-        {{why, kInvalid, {why}, calling(ddp_averager_state_load, averager.get(), file.data(), file.size())}});
+        {{why,
+          kInvalid,
+          {why},
+          calling(ddp_averager_state_load, averager.get(), file.data(), file.size())}});
     EXPECT_EQ(averager.save_state(), before);
 }
 
@@ -351,7 +365,8 @@ TEST(OuterOptimizerState, ThatDoesNotFitIsRefused) {
         ddp::Averager averager = made(m, DDP_OUTER_NESTEROV);
         const File good = averager.save_state();
         ddp::Averager slowmo = made(m, DDP_OUTER_SLOWMO), few = made(smaller, DDP_OUTER_NESTEROV),
-                      shaped = made(other, DDP_OUTER_NESTEROV), many = made(larger, DDP_OUTER_NESTEROV);
+                      shaped = made(other, DDP_OUTER_NESTEROV),
+                      many = made(larger, DDP_OUTER_NESTEROV);
         expect_refused(slowmo, good, "of kind 2; here the kind is 3");
         expect_refused(few, good, "a parameter 'p3', which this one does not have");
         expect_refused(shaped, good, "'p2' is f32[7]; here it is f32[8]");
@@ -370,7 +385,8 @@ TEST(OuterOptimizerState, ThatDoesNotFitIsRefused) {
 }
 
 // Both ranks' averages end with an error that says this.
-void expect_disagreement(const char* words, const std::function<void(int rank, ddp::Averager&)>& prepare) {
+void expect_disagreement(const char* words,
+                         const std::function<void(int rank, ddp::Averager&)>& prepare) {
     on_ranks({2}, [&](int rank, ddp_group* group) {
         Trained m(group);
         ddp::Averager averager(m.context, 1);
@@ -397,10 +413,11 @@ TEST(OuterOptimizer, RanksThatDifferNotice) {
         averager.set_steps(0);
         state = averager.save_state();
     });
-    expect_disagreement("only some of them loaded its state", [&](int rank, ddp::Averager& averager) {
-        averager.set_outer();
-        if (rank == 1) averager.load_state(state);
-    });
+    expect_disagreement("only some of them loaded its state",
+                        [&](int rank, ddp::Averager& averager) {
+                            averager.set_outer();
+                            if (rank == 1) averager.load_state(state);
+                        });
 }
 
 }  // namespace outer_optimizer_test

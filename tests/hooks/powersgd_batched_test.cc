@@ -17,28 +17,32 @@ struct Precision {
 };
 
 TEST(BatchedPowerSgd, FullRankGivesTheMeanOrTheSum) {
-    for (const Precision precision :
-         {Precision{DDP_F32, 2e-5}, Precision{DDP_F64, 1e-12}, Precision{DDP_F16, 2e-3}, Precision{DDP_BF16, 2e-2}})
+    for (const Precision precision : {Precision{DDP_F32, 2e-5}, Precision{DDP_F64, 1e-12},
+                                      Precision{DDP_F16, 2e-3}, Precision{DDP_BF16, 2e-2}})
         for (const ddp_reduction reduction : {DDP_REDUCTION_MEAN, DDP_REDUCTION_SUM})
             for (const std::uint64_t bucket : {1 << 20, 300})
                 on_ranks({2}, [&](int rank, ddp_group* group) {
-                    MatrixModel m(group, kShapes, precision.dtype, true, buckets_of(bucket, reduction));
+                    MatrixModel m(group, kShapes, precision.dtype, true,
+                                  buckets_of(bucket, reduction));
                     m.context.use_hook("batched_powersgd", "rank=1000,start=0,min_rate=0");
                     m.context.commit();
                     for (int s = 0; s < 4; ++s) {
                         m.step([&](int i) { return gradient(m, rank, s, i); });
                         for (int i = 0; i < m.count(); ++i) {
-                            const Numbers truth = total_of(2, reduction == DDP_REDUCTION_MEAN,
-                                                           [&](int r) { return gradient(m, r, s, i); });
+                            const Numbers truth =
+                                total_of(2, reduction == DDP_REDUCTION_MEAN,
+                                         [&](int r) { return gradient(m, r, s, i); });
                             // Rounding errors are those of the bucket's largest numbers.
-                            EXPECT_LE(distance(m.numbers(i), truth), 4 * precision.tolerance) << i << " in step " << s;
+                            EXPECT_LE(distance(m.numbers(i), truth), 4 * precision.tolerance)
+                                << i << " in step " << s;
                         }
                     }
                 });
 }
 
 TEST(BatchedPowerSgd, EveryRankHasTheSameBits) {
-    for (const char* options : {"rank=1,start=0", "rank=2,start=1,min_rate=1", "rank=5,start=0,min_rate=0.5"})
+    for (const char* options :
+         {"rank=1,start=0", "rank=2,start=1,min_rate=1", "rank=5,start=0,min_rate=0.5"})
         for (const std::uint64_t bucket : {1 << 20, 1500}) {
             Seen seen;
             on_ranks({3, "tcp"}, [&](int rank, ddp_group* group) {
@@ -54,7 +58,8 @@ TEST(BatchedPowerSgd, EveryRankHasTheSameBits) {
         }
 }
 
-// The gradient of a parameter is the same in every step, and the buckets are not: the errors go with the parameters.
+// The gradient of a parameter is the same in every step, and the buckets are not: the errors go
+// with the parameters.
 TEST(BatchedPowerSgd, ErrorsMoveWithTheirParametersToOtherBuckets) {
     on_ranks({2}, [&](int rank, ddp_group* group) {
         MatrixModel m(group, {{16, 16}, {16, 16}, {200}}, DDP_F32, true, buckets_of(1100));

@@ -12,7 +12,8 @@ using testing::HasSubstr;
 
 namespace powersgd_memory_test {
 
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN(), kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN(),
+                 kInfinity = std::numeric_limits<double>::infinity();
 const std::vector<Shape> kShapes{{20, 30}, {12}, {6, 4, 3, 3}, {16, 16}};
 // Shapes 0, 2 and 3 of kShapes are compressed to rank 2.
 constexpr const char* kOptions = "rank=2,start=0,min_rate=0.5";
@@ -46,11 +47,14 @@ protected:
 INSTANTIATE_TEST_SUITE_P(
     Hooks, PowerSgdMemory,
     testing::Values(Way{"powersgd", kOptions, DDP_F32}, Way{"powersgd", kOptions, DDP_F64},
-                    Way{"powersgd", kOptions, DDP_BF16}, Way{"powersgd", "rank=3,start=0,min_rate=0.5", DDP_F32},
+                    Way{"powersgd", kOptions, DDP_BF16},
+                    Way{"powersgd", "rank=3,start=0,min_rate=0.5", DDP_F32},
                     Way{"powersgd", "rank=2,start=0,min_rate=0.5,warm_start=0", DDP_F32},
                     Way{"powersgd", "rank=2,start=0,min_rate=0.5,error_feedback=0", DDP_F16},
-                    Way{"batched_powersgd", kOptions, DDP_F32}, Way{"batched_powersgd", kOptions, DDP_F16},
-                    Way{"batched_powersgd", "rank=4,start=1,min_rate=0.5,error_feedback=0", DDP_F64}));
+                    Way{"batched_powersgd", kOptions, DDP_F32},
+                    Way{"batched_powersgd", kOptions, DDP_F16},
+                    Way{"batched_powersgd", "rank=4,start=1,min_rate=0.5,error_feedback=0",
+                        DDP_F64}));
 
 bool all_nan(const Numbers& values) {
     for (const double x : values)
@@ -63,7 +67,8 @@ bool all_finite(const Numbers& values) {
     return true;
 }
 
-// One element on one rank makes its parameter NaN everywhere; the others come through, and what is kept for it stays.
+// One element on one rank makes its parameter NaN everywhere; the others come through, and what is
+// kept for it stays.
 TEST_P(PowerSgdMemory, OneBadElementMakesItsParameterNanOnEveryRank) {
     for (const double bad : {kNan, kInfinity, -kInfinity})
         on_ranks({2}, [&](int rank, ddp_group* group) {
@@ -76,9 +81,11 @@ TEST_P(PowerSgdMemory, OneBadElementMakesItsParameterNanOnEveryRank) {
                 return values;
             });
             EXPECT_TRUE(all_nan(m.numbers(2)));
-            for (const int i : {0, 1, 3}) EXPECT_TRUE(all_finite(m.numbers(i))) << "parameter " << i;
+            for (const int i : {0, 1, 3})
+                EXPECT_TRUE(all_finite(m.numbers(i))) << "parameter " << i;
             for (int s = 3; s < 6; ++s) m.step([&](int i) { return gradient(m, rank, s, i); });
-            for (const int i : {0, 1, 2, 3}) EXPECT_TRUE(all_finite(m.numbers(i))) << "parameter " << i;
+            for (const int i : {0, 1, 2, 3})
+                EXPECT_TRUE(all_finite(m.numbers(i))) << "parameter " << i;
         });
 }
 
@@ -97,7 +104,9 @@ TEST_P(PowerSgdMemory, WhatIsKeptOfABadParameterStaysAsItWas) {
         for (const char* same : {"error:p0", "q:p0", "error:p2", "q:p2"})
             EXPECT_EQ(array_of(after, same), array_of(before, same)) << same;
         for (const char* other : {"error:p3", "q:p3"})
-            EXPECT_TRUE(array_of(before, other).empty() || array_of(after, other) != array_of(before, other)) << other;
+            EXPECT_TRUE(array_of(before, other).empty() ||
+                        array_of(after, other) != array_of(before, other))
+                << other;
         m.step([&](int i) { return gradient(m, rank, 4, i); });
         for (const int i : {0, 2, 3}) EXPECT_TRUE(all_finite(m.numbers(i)));
     });
@@ -113,7 +122,8 @@ TEST(PowerSgdState, StepsAfterOneWithoutAFiniteGradientAreAsIfItHadNotBeen) {
                 m.context.commit();
                 m.step([&](int i) { return some_numbers(m.param(i), rank, 0, i); });
                 for (int s = 0; s < bad_steps; ++s)
-                    m.step([&](int i) { return Numbers(static_cast<std::size_t>(m.size(i)), kNan); });
+                    m.step(
+                        [&](int i) { return Numbers(static_cast<std::size_t>(m.size(i)), kNan); });
                 for (int s = 1; s < 4; ++s) {
                     m.step([&](int i) { return some_numbers(m.param(i), rank, s, i); });
                     if (rank == 0) seen.add(bad_steps, m.bytes());
@@ -126,7 +136,8 @@ TEST_P(PowerSgdMemory, ResumingEqualsNeverHavingStopped) {
     on_ranks({2}, [&](int rank, ddp_group* group) {
         MatrixModel through = model(group);
         install(through);
-        for (int s = 0; s < 4; ++s) through.step([&](int i) { return gradient(through, rank, s, i); });
+        for (int s = 0; s < 4; ++s)
+            through.step([&](int i) { return gradient(through, rank, s, i); });
         const StateFile file = through.context.save_hook_state();
         // A hook of whole buckets needs the same buckets.
         MatrixModel resumed = model(group, batched() ? 1 << 20 : 64, false);
@@ -134,7 +145,8 @@ TEST_P(PowerSgdMemory, ResumingEqualsNeverHavingStopped) {
         resumed.context.load_hook_state(file);
         EXPECT_EQ(resumed.context.save_hook_state(), file);
         for (int s = 4; s < 8; ++s) {
-            for (auto* m : {&through, &resumed}) m->step([&](int i) { return gradient(through, rank, s, i); });
+            for (auto* m : {&through, &resumed})
+                m->step([&](int i) { return gradient(through, rank, s, i); });
             EXPECT_EQ(through.bytes(), resumed.bytes()) << "step " << s;
         }
         EXPECT_EQ(resumed.context.save_hook_state(), through.context.save_hook_state());
@@ -154,7 +166,8 @@ TEST_P(PowerSgdMemory, GoesOnInAnotherWorld) {
         MatrixModel m = model(group);
         install(m);
         EXPECT_THROW(m.context.load_hook_state(files[0]), ddp::Error);
-        m.context.load_hook_state(files[static_cast<std::size_t>(rank) % 2], DDP_HOOK_STATE_SHARED_ONLY);
+        m.context.load_hook_state(files[static_cast<std::size_t>(rank) % 2],
+                                  DDP_HOOK_STATE_SHARED_ONLY);
         for (int s = 4; s < 8; ++s) m.step([&](int i) { return gradient(m, rank, s, i); });
         seen.add(rank, m.bytes());
     });
@@ -182,8 +195,10 @@ TEST(PowerSgdState, AFileThatDoesNotFitIsRefusedAndChangesNothing) {
             }
             EXPECT_EQ(m->context.save_hook_state(), mine);
         };
-        refused(make("powersgd", "rank=3,start=0,min_rate=0.5", kShapes)->context.save_hook_state(), "rank 3");
-        refused(make("batched_powersgd", kOptions, kShapes)->context.save_hook_state(), "batched_powersgd");
+        refused(make("powersgd", "rank=3,start=0,min_rate=0.5", kShapes)->context.save_hook_state(),
+                "rank 3");
+        refused(make("batched_powersgd", kOptions, kShapes)->context.save_hook_state(),
+                "batched_powersgd");
         refused(make("powersgd", kOptions, {{20, 31}})->context.save_hook_state(), "[20, 31]");
         refused(make("allreduce", "", kShapes)->context.save_hook_state(), "allreduce");
     });

@@ -70,17 +70,28 @@ TEST_F(PowerSgdLoad, GivesBackWhatWasSaved) {
 TEST_F(PowerSgdLoad, RefusesWhatDoesNotFit) {
     expect_refused("'steps'", [](HookState& s) { s.numbers.erase("steps"); });
     expect_refused("'steps'", [](HookState& s) { s.numbers["steps"] = -1; });
-    expect_refused("'steps'", [](HookState& s) { s.numbers["steps"] = std::numeric_limits<std::int64_t>::max(); });
+    expect_refused("'steps'", [](HookState& s) {
+        s.numbers["steps"] = std::numeric_limits<std::int64_t>::max();
+    });
     expect_refused("rank 3", [](HookState& s) { s.numbers["rank"] = 3; });
     expect_refused("'residual'", [](HookState& s) { s.arrays[0].key = "residual"; });
     expect_refused("'q0'", [](HookState& s) { s.arrays[1].key = "q0", s.arrays[1].param = -1; });
     expect_refused("of f16", [](HookState& s) { s.arrays[0].dtype = DDP_F16; });
     expect_refused("6 x 4", [](HookState& s) { s.arrays[0].shape = {6, 4}; });
-    expect_refused("25 elements", [](HookState& s) { s.arrays[0].shape = {25}, s.arrays[0].bytes = 100; });
-    expect_refused("3 x 4", [](HookState& s) { s.arrays[1].shape = {3, 4}, s.arrays[1].bytes = 48; });
-    expect_refused("1 x 4", [](HookState& s) { s.arrays[1].shape = {1, 4}, s.arrays[1].bytes = 16; });
-    expect_refused("2 x 6", [](HookState& s) { s.arrays[1].shape = {2, 6}, s.arrays[1].bytes = 48; });
-    expect_refused("2 x 1", [](HookState& s) { s.arrays[1].shape = {2, 1}, s.arrays[1].bytes = 8; });
+    expect_refused("25 elements",
+                   [](HookState& s) { s.arrays[0].shape = {25}, s.arrays[0].bytes = 100; });
+    expect_refused("3 x 4", [](HookState& s) {
+        s.arrays[1].shape = {3, 4}, s.arrays[1].bytes = 48;
+    });
+    expect_refused("1 x 4", [](HookState& s) {
+        s.arrays[1].shape = {1, 4}, s.arrays[1].bytes = 16;
+    });
+    expect_refused("2 x 6", [](HookState& s) {
+        s.arrays[1].shape = {2, 6}, s.arrays[1].bytes = 48;
+    });
+    expect_refused("2 x 1", [](HookState& s) {
+        s.arrays[1].shape = {2, 1}, s.arrays[1].bytes = 8;
+    });
 }
 
 TEST_F(PowerSgdLoad, ChecksAQAgainstItsErrorInAHookThatIsNew) {

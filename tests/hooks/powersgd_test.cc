@@ -21,10 +21,12 @@ const std::vector<int> kVectors{1, 3};
 constexpr const char* kOptions = "rank=2,start=0,min_rate=0.5";
 
 // One step after which the parameter's mean must be this near to the true one.
-void expect_near_mean(MatrixModel& m, int world, int rank, int step, int param, double tolerance, bool mean = true) {
+void expect_near_mean(MatrixModel& m, int world, int rank, int step, int param, double tolerance,
+                      bool mean = true) {
     m.step([&](int i) { return gradient(m, rank, step, i); });
     const Numbers truth = total_of(world, mean, [&](int r) { return gradient(m, r, step, param); });
-    EXPECT_LE(distance(m.numbers(param), truth), tolerance) << "parameter " << param << ", step " << step;
+    EXPECT_LE(distance(m.numbers(param), truth), tolerance)
+        << "parameter " << param << ", step " << step;
 }
 
 // The bytes of some steps' results under a hook, which must be the same on every rank.
@@ -50,18 +52,20 @@ struct Precision {
     ddp_dtype dtype;
     double tolerance;
 };
-const std::vector<Precision> kPrecisions{{DDP_F32, 1e-5}, {DDP_F64, 1e-12}, {DDP_F16, 2e-3}, {DDP_BF16, 2e-2}};
+const std::vector<Precision> kPrecisions{
+    {DDP_F32, 1e-5}, {DDP_F64, 1e-12}, {DDP_F16, 2e-3}, {DDP_BF16, 2e-2}};
 
 TEST(PowerSgd, FullRankGivesTheMean) {
     for (const auto& [dtype, tolerance] : kPrecisions)
-        for (const char* options :
-             {"rank=100,start=0,min_rate=0", "rank=100,start=0,min_rate=0,orthogonalization=gram_schmidt"})
+        for (const char* options : {"rank=100,start=0,min_rate=0",
+                                    "rank=100,start=0,min_rate=0,orthogonalization=gram_schmidt"})
             on_ranks({3}, [&, dtype = dtype, tolerance = tolerance](int rank, ddp_group* group) {
                 MatrixModel m(group, kShapes, dtype);
                 m.context.use_hook("powersgd", options);
                 m.context.commit();
                 for (int s = 0; s < 4; ++s)
-                    for (const int param : kMatrices) expect_near_mean(m, 3, rank, s, param, tolerance);
+                    for (const int param : kMatrices)
+                        expect_near_mean(m, 3, rank, s, param, tolerance);
             });
 }
 
@@ -83,25 +87,31 @@ TEST(PowerSgd, VectorsAndSmallMatricesAreExact) {
             plain.context.commit();
             m.context.commit();
             for (int s = 0; s < 3; ++s) {
-                for (auto* model : {&plain, &m}) model->step([&](int i) { return gradient(m, rank, s, i); });
-                for (const int i : kVectors) EXPECT_EQ(m.numbers(i), plain.numbers(i)) << "parameter " << i;
+                for (auto* model : {&plain, &m})
+                    model->step([&](int i) { return gradient(m, rank, s, i); });
+                for (const int i : kVectors)
+                    EXPECT_EQ(m.numbers(i), plain.numbers(i)) << "parameter " << i;
                 // (7 + 5) * 2 * 2 is not less than 7 * 5.
                 EXPECT_EQ(m.numbers(4), plain.numbers(4));
-                EXPECT_NE(m.numbers(0), plain.numbers(0)) << "(20 + 30) * 2 * 2 is less than 20 * 30";
+                EXPECT_NE(m.numbers(0), plain.numbers(0))
+                    << "(20 + 30) * 2 * 2 is less than 20 * 30";
             }
         });
 }
 
 TEST(PowerSgd, BeforeItStartsItIsTheDefaultHook) {
     for (const char* hook : {"powersgd", "batched_powersgd"}) {
-        const Bytes plain = run("allreduce", "", 4), late = run(hook, "rank=1,start=3,min_rate=1", 4);
+        const Bytes plain = run("allreduce", "", 4),
+                    late = run(hook, "rank=1,start=3,min_rate=1", 4);
         const std::size_t three = plain.size() / 4 * 3;
-        EXPECT_TRUE(std::equal(plain.begin(), plain.begin() + static_cast<std::ptrdiff_t>(three), late.begin()));
+        EXPECT_TRUE(std::equal(plain.begin(), plain.begin() + static_cast<std::ptrdiff_t>(three),
+                               late.begin()));
         EXPECT_NE(plain, late) << hook << " starts with the fourth step";
     }
 }
 
-// The sum of what came out and of what is still kept is the sum of the true gradients; what is kept stays bounded.
+// The sum of what came out and of what is still kept is the sum of the true gradients; what is kept
+// stays bounded.
 void expect_feedback(const std::string& hook, ddp_reduction reduction) {
     on_ranks({2}, [&](int rank, ddp_group* group) {
         MatrixModel m(group, {{24, 24}}, DDP_F32, true, buckets_of(1 << 20, reduction));
@@ -129,10 +139,12 @@ void expect_feedback(const std::string& hook, ddp_reduction reduction) {
 
 TEST(PowerSgd, NothingIsLostOverManySteps) {
     for (const char* hook : {"powersgd", "batched_powersgd"})
-        for (const ddp_reduction reduction : {DDP_REDUCTION_MEAN, DDP_REDUCTION_SUM}) expect_feedback(hook, reduction);
+        for (const ddp_reduction reduction : {DDP_REDUCTION_MEAN, DDP_REDUCTION_SUM})
+            expect_feedback(hook, reduction);
 }
 
-// Rank 1 has a gradient in every second step only. Its error feedback waits, and nobody keeps anything in its place.
+// Rank 1 has a gradient in every second step only. Its error feedback waits, and nobody keeps
+// anything in its place.
 TEST(PowerSgd, NothingIsLostWhereARankHasNoGradient) {
     on_ranks({2}, [&](int rank, ddp_group* group) {
         auto options = ddp::Context::defaults();
@@ -150,7 +162,8 @@ TEST(PowerSgd, NothingIsLostWhereARankHasNoGradient) {
             m.context.step_begin();
             if (rank == 0 || s % 2 == 0) put(0);
             m.context.finalize();
-            const Numbers out = m.numbers(0), of_0 = gradient(m, 0, 0, 0), of_1 = gradient(m, 1, 0, 0);
+            const Numbers out = m.numbers(0), of_0 = gradient(m, 0, 0, 0),
+                          of_1 = gradient(m, 1, 0, 0);
             for (std::size_t k = 0; k < sum.size(); ++k) {
                 sum[k] += out[k];
                 truth[k] += (of_0[k] + (s % 2 == 0 ? of_1[k] : 0)) / 2;
@@ -174,7 +187,8 @@ TEST(PowerSgd, WithoutErrorFeedbackTheRestIsLost) {
 
 TEST(PowerSgd, EveryRankHasTheSameBits) {
     for (const char* backend : {"threads", "threads-plain", "threads-caller", "tcp"})
-        for (const char* options : {"rank=1,start=0", "rank=2,start=0,min_rate=1", "rank=5,start=1,min_rate=0.5"}) {
+        for (const char* options :
+             {"rank=1,start=0", "rank=2,start=0,min_rate=1", "rank=5,start=1,min_rate=0.5"}) {
             Seen seen;
             on_ranks({3, backend}, [&](int rank, ddp_group* group) {
                 MatrixModel m(group, kShapes, DDP_F32, false, buckets_of(1000));
@@ -194,11 +208,13 @@ TEST(PowerSgd, AThreadsOwnRoundingMakesNoDifference) {
     const auto upward_on_rank_1 = [](MatrixModel&, int rank, int) {
         std::fesetround(rank == 1 ? FE_UPWARD : FE_TONEAREST);
     };
-    for (const char* hook : {"powersgd", "batched_powersgd"}) run(hook, kOptions, 5, 2, upward_on_rank_1);
+    for (const char* hook : {"powersgd", "batched_powersgd"})
+        run(hook, kOptions, 5, 2, upward_on_rank_1);
 }
 
 TEST(PowerSgd, ViewsAndCopiesAreTheSame) {
-    EXPECT_EQ(run("powersgd", kOptions, 5), run("powersgd", kOptions, 5, 2, {}, 1 << 20, DDP_F32, false));
+    EXPECT_EQ(run("powersgd", kOptions, 5),
+              run("powersgd", kOptions, 5, 2, {}, 1 << 20, DDP_F32, false));
 }
 
 TEST(PowerSgd, OtherBucketsMakeNoDifference) {
@@ -275,8 +291,8 @@ TEST(PowerSgd, GradientsThatVanishComeBack) {
             const auto of_rank_one = [&](double factor) {
                 Numbers values(24 * 24);
                 for (std::size_t k = 0; k < values.size(); ++k)
-                    values[k] =
-                        factor * std::sin(1.0 + static_cast<double>(k / 24)) * std::cos(static_cast<double>(k % 24));
+                    values[k] = factor * std::sin(1.0 + static_cast<double>(k / 24)) *
+                                std::cos(static_cast<double>(k % 24));
                 return values;
             };
             for (int s = 0; s < 3; ++s) m.step([&](int) { return Numbers(24 * 24); });

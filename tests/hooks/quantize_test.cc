@@ -23,7 +23,8 @@ const Blocks kBlocks[] = {{"quantize_per_tensor", "", 0},
                           {"quantize_per_channel", "block=7", 7},
                           {"quantize_per_channel", "block=1", 1}};
 
-// By how much a mean (or sum) over ranks may differ at each element: half a space of each rank, and rounding.
+// By how much a mean (or sum) over ranks may differ at each element: half a space of each rank, and
+// rounding.
 Numbers bounds(const AnyParam& p, int param, int world, std::size_t block, bool mean) {
     Numbers bound(numbers_in(p));
     for (int r = 0; r < world; ++r) {
@@ -32,9 +33,11 @@ Numbers bounds(const AnyParam& p, int param, int world, std::size_t block, bool 
         for (std::size_t begin = 0; begin < x.size(); begin += size) {
             const std::size_t end = std::min(begin + size, x.size());
             double low = 0, high = 0;
-            for (std::size_t k = begin; k < end; ++k) low = std::min(low, x[k]), high = std::max(high, x[k]);
             for (std::size_t k = begin; k < end; ++k)
-                bound[k] += (high - low) * (1.0 / 510 + 4 * rounding_of(p.dtype)) / (mean ? world : 1);
+                low = std::min(low, x[k]), high = std::max(high, x[k]);
+            for (std::size_t k = begin; k < end; ++k)
+                bound[k] +=
+                    (high - low) * (1.0 / 510 + 4 * rounding_of(p.dtype)) / (mean ? world : 1);
         }
     }
     return bound;
@@ -66,21 +69,25 @@ TEST_P(Quantize, ErrorIsAtMostHalfASpaceOfEachRank) {
                     for (int s = 0; s < 2; ++s) {
                         m.step([&](int i) { return some_numbers(m.param(i), rank, 0, i); });
                         for (int i = 0; i < m.count(); ++i) {
-                            const Numbers result = m.numbers(i), right = exact(m.param(i), i, world, mean);
+                            const Numbers result = m.numbers(i),
+                                          right = exact(m.param(i), i, world, mean);
                             const Numbers bound = bounds(m.param(i), i, world, blocks.block, mean);
                             for (std::size_t k = 0; k < result.size(); ++k)
                                 ASSERT_LE(std::fabs(result[k] - right[k]), bound[k])
-                                    << blocks.name << " " << blocks.options << " world " << world << " parameter " << i
-                                    << " element " << k << ": " << result[k] << " for " << right[k];
+                                    << blocks.name << " " << blocks.options << " world " << world
+                                    << " parameter " << i << " element " << k << ": " << result[k]
+                                    << " for " << right[k];
                         }
                     }
                     results[static_cast<std::size_t>(rank)] = m.bytes();
                 });
-                for (const auto& other : results) EXPECT_TRUE(other == results[0]) << "ranks differ";
+                for (const auto& other : results)
+                    EXPECT_TRUE(other == results[0]) << "ranks differ";
             }
 }
 
-// The gradient of each rank goes through the hook in a world of one; the mean of two equal ranks is the same.
+// The gradient of each rank goes through the hook in a world of one; the mean of two equal ranks is
+// the same.
 template <class T>
 void expect_exact(ddp_dtype dtype, const std::vector<T>& values) {
     on_ranks({2}, [&](int, ddp_group* group) {
@@ -93,7 +100,8 @@ void expect_exact(ddp_dtype dtype, const std::vector<T>& values) {
 }
 
 TEST(QuantizeExact, EqualElementsAndZeros) {
-    for (const double c : {0.0, 1.0, -1.0, 0.1f + 0.0, -3.7f + 0.0, 1e-30f + 0.0, 65504.0, 1e38f + 0.0}) {
+    for (const double c :
+         {0.0, 1.0, -1.0, 0.1f + 0.0, -3.7f + 0.0, 1e-30f + 0.0, 65504.0, 1e38f + 0.0}) {
         expect_exact<double>(DDP_F32, std::vector<double>(37, c));
         expect_exact<double>(DDP_F64, std::vector<double>(37, c));
         // The ends of a range from 0, and zeros in it.
@@ -121,7 +129,8 @@ TEST(QuantizeExact, ZerosAmongOthers) {
 }
 
 TEST(QuantizeExact, RangesThatOverflowOrAreTiny) {
-    constexpr double most = std::numeric_limits<float>::max(), least = std::numeric_limits<float>::denorm_min();
+    constexpr double most = std::numeric_limits<float>::max(),
+                     least = std::numeric_limits<float>::denorm_min();
     on_ranks({1}, [&](int, ddp_group* group) {
         AnyModel m(group, {{DDP_F32, 4}, {DDP_F32, 4}, {DDP_F32, 2}, {DDP_F64, 3}}, true);
         m.context.use_hook("quantize_per_tensor");
@@ -136,7 +145,8 @@ TEST(QuantizeExact, RangesThatOverflowOrAreTiny) {
             const auto [low, high] = std::minmax_element(right.begin(), right.end());
             const Numbers result = m.numbers(i);
             for (std::size_t k = 0; k < right.size(); ++k)
-                EXPECT_LE(std::fabs(result[k] - right[k]), *high / 509 - *low / 509 + 2 * least) << i << " " << k;
+                EXPECT_LE(std::fabs(result[k] - right[k]), *high / 509 - *low / 509 + 2 * least)
+                    << i << " " << k;
         }
     });
 }
@@ -144,7 +154,8 @@ TEST(QuantizeExact, RangesThatOverflowOrAreTiny) {
 TEST(QuantizeSize, OneByteAnElementAndTwoNumbersABlock) {
     on_ranks({2}, [](int rank, ddp_group* group) {
         for (const auto& [name, bytes] : std::vector<std::pair<const char*, std::uint64_t>>{
-                 {"quantize_per_tensor", 8 + 8 + 102'400}, {"quantize_per_channel", 8 + 200 * 8 + 102'400}}) {
+                 {"quantize_per_tensor", 8 + 8 + 102'400},
+                 {"quantize_per_channel", 8 + 200 * 8 + 102'400}}) {
             AnyModel m(group, {{DDP_F32, 102'400}}, true);
             m.context.use_hook(name);
             m.context.commit();

@@ -1,4 +1,5 @@
-// Hooks over groups that take turns: the same bits as over one group, buckets in order, chains on several threads.
+// Hooks over groups that take turns: the same bits as over one group, buckets in order, chains on
+// several threads.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -12,7 +13,8 @@
 
 namespace round_robin_test {
 
-const std::vector<Shape> kShapes = {{40, 30}, {30}, {64, 16}, {7, 9}, {1}, {20, 20, 2}, {33, 12}, {128}};
+const std::vector<Shape> kShapes = {{40, 30}, {30},        {64, 16}, {7, 9},
+                                    {1},      {20, 20, 2}, {33, 12}, {128}};
 constexpr int kWorld = 3, kSteps = 4;
 
 ddp_context_options small_buckets(std::uint32_t flags = 0) {
@@ -23,7 +25,8 @@ ddp_context_options small_buckets(std::uint32_t flags = 0) {
 }
 
 // The gradients after each of a few steps, of every rank.
-Bytes train(unsigned groups, const std::function<void(ddp::Context&)>& install, std::uint32_t flags = 0) {
+Bytes train(unsigned groups, const std::function<void(ddp::Context&)>& install,
+            std::uint32_t flags = 0) {
     Seen seen;
     RankOptions options(kWorld, "tcp");
     options.flags = DDP_GROUP_DETERMINISTIC;
@@ -36,7 +39,8 @@ Bytes train(unsigned groups, const std::function<void(ddp::Context&)>& install, 
             model.step([&](int i) {
                 Numbers values(static_cast<std::size_t>(model.size(i)));
                 for (std::size_t k = 0; k < values.size(); ++k)
-                    values[k] = std::sin(static_cast<double>(k * static_cast<std::size_t>(i + 1)) + rank + 0.3 * step);
+                    values[k] = std::sin(static_cast<double>(k * static_cast<std::size_t>(i + 1)) +
+                                         rank + 0.3 * step);
                 return values;
             });
             seen.add(rank, model.bytes());
@@ -48,8 +52,9 @@ Bytes train(unsigned groups, const std::function<void(ddp::Context&)>& install, 
 
 ddp::Work reduce(ddp_group* group, ddp_bucket* bucket, ddp_reduce_op op) {
     ddp_work* work = nullptr;
-    ddp::detail::call(ddp_allreduce, group, static_cast<const void*>(nullptr), ddp_bucket_buffer(bucket),
-                      ddp_bucket_count(bucket), ddp_bucket_dtype(bucket), op, &work);
+    ddp::detail::call(ddp_allreduce, group, static_cast<const void*>(nullptr),
+                      ddp_bucket_buffer(bucket), ddp_bucket_count(bucket), ddp_bucket_dtype(bucket),
+                      op, &work);
     return ddp::Work(work);
 }
 
@@ -77,7 +82,8 @@ TEST(RoundRobinHooks, BuiltInOnesGiveTheBitsOfOneGroup) {
     }
 }
 
-// Through every group, also from continuations that only a thread of the program may run, and through the handle of all.
+// Through every group, also from continuations that only a thread of the program may run, and
+// through the handle of all.
 TEST(RoundRobinHooks, ChainsOfTheProgramGiveTheBitsOfOneGroup) {
     for (const std::uint32_t flags : {0u, std::uint32_t{DDP_WORK_ANY_THREAD}}) {
         const auto install = [flags](ddp::Context& context) {
@@ -86,7 +92,8 @@ TEST(RoundRobinHooks, ChainsOfTheProgramGiveTheBitsOfOneGroup) {
                     .then(
                         [group, bucket] {
                             auto* x = static_cast<float*>(ddp_bucket_buffer(bucket));
-                            for (std::size_t i = 0; i < ddp_bucket_count(bucket); ++i) x[i] /= kWorld;
+                            for (std::size_t i = 0; i < ddp_bucket_count(bucket); ++i)
+                                x[i] /= kWorld;
                             return reduce(group, bucket, DDP_MAX);
                         },
                         flags)
@@ -94,7 +101,8 @@ TEST(RoundRobinHooks, ChainsOfTheProgramGiveTheBitsOfOneGroup) {
             });
         };
         const Bytes expected = train(1, install);
-        for (const unsigned groups : {2u, 3u}) EXPECT_EQ(train(groups, install), expected) << groups << " groups";
+        for (const unsigned groups : {2u, 3u})
+            EXPECT_EQ(train(groups, install), expected) << groups << " groups";
     }
 }
 
@@ -115,7 +123,8 @@ TEST(RoundRobinHooks, FunctionsOnTheResultGiveTheBitsOfOneGroup) {
     }
 }
 
-// A hook that keeps the context's own group instead of the one it is given stays on the bucket's group.
+// A hook that keeps the context's own group instead of the one it is given stays on the bucket's
+// group.
 TEST(RoundRobinHooks, TheHandleOfAllMayBeUsedInAHook) {
     RankOptions options(2, "tcp");
     options.round_robin = 2;
@@ -123,7 +132,9 @@ TEST(RoundRobinHooks, TheHandleOfAllMayBeUsedInAHook) {
         Model model(all, {100, 200, 300, 400, 500}, true, small_buckets());
         model.context.commit();
         model.context.set_comm_hook([all](ddp_group*, ddp_bucket* bucket) {
-            return reduce(all, bucket, DDP_SUM).then([all, bucket] { return reduce(all, bucket, DDP_MAX); });
+            return reduce(all, bucket, DDP_SUM).then([all, bucket] {
+                return reduce(all, bucket, DDP_MAX);
+            });
         });
         for (int step = 0; step < 5; ++step) {
             // Turns that are taken between the steps change nothing.
@@ -139,7 +150,8 @@ TEST(RoundRobinHooks, TheHandleOfAllMayBeUsedInAHook) {
     });
 }
 
-// With votes hooks are called in continuations, which several threads run: still in order and one at a time.
+// With votes hooks are called in continuations, which several threads run: still in order and one
+// at a time.
 TEST(RoundRobinHooks, AreCalledInOrderAlsoAfterVotes) {
     for (const unsigned groups : {1u, 3u}) {
         RankOptions options(3, "threads");
@@ -156,7 +168,9 @@ TEST(RoundRobinHooks, AreCalledInOrderAlsoAfterVotes) {
                 called.push_back(ddp_bucket_index(bucket));
                 std::this_thread::sleep_for(std::chrono::microseconds(100 * rank));
                 inside.fetch_sub(1);
-                return reduce(g, bucket, DDP_SUM).then([g, bucket] { return reduce(g, bucket, DDP_MAX); });
+                return reduce(g, bucket, DDP_SUM).then([g, bucket] {
+                    return reduce(g, bucket, DDP_MAX);
+                });
             });
             for (int step = 0; step < 5; ++step) {
                 called.clear();
@@ -175,9 +189,11 @@ TEST(RoundRobinHooks, AreCalledInOrderAlsoAfterVotes) {
                 model.context.finalize();
                 EXPECT_TRUE(std::is_sorted(called.begin(), called.end()));
                 EXPECT_EQ(std::adjacent_find(called.begin(), called.end()), called.end());
-                EXPECT_LT(called.size(), static_cast<std::size_t>(ddp_context_bucket_count(model.context.get())));
+                EXPECT_LT(called.size(),
+                          static_cast<std::size_t>(ddp_context_bucket_count(model.context.get())));
                 EXPECT_GE(called.size(), 2u);
-                for (int i = 0; i < model.count(); ++i) EXPECT_TRUE(!used(i) || model.holds(i, 3, 3)) << i;
+                for (int i = 0; i < model.count(); ++i)
+                    EXPECT_TRUE(!used(i) || model.holds(i, 3, 3)) << i;
             }
         });
     }
@@ -203,13 +219,15 @@ TEST(RoundRobinHooks, AFailureNamesTheBucketEverywhere) {
             model.context.commit();
             model.context.set_comm_hook([rank](ddp_group* g, ddp_bucket* bucket) {
                 return reduce(g, bucket, DDP_AVG).then([rank, bucket]() -> ddp::Work {
-                    if (rank == 1 && ddp_bucket_index(bucket) == 1) throw std::runtime_error("out of steam");
+                    if (rank == 1 && ddp_bucket_index(bucket) == 1)
+                        throw std::runtime_error("out of steam");
                     return {};
                 });
             });
             for (int i = model.count() - 1; i >= 0; --i) model.context.grad_ready(i);
             model.context.finalize();
-            // The failure is of rank 1 alone, and this rank may have been done before: it hears of it in the next step.
+            // The failure is of rank 1 alone, and this rank may have been done before: it hears of
+            // it in the next step.
             model.context.step_begin();
             for (int i = model.count() - 1; i >= 0; --i) model.context.grad_ready(i);
             model.context.finalize();

@@ -18,8 +18,9 @@ template <class Real>
 std::vector<std::size_t> largest_sorted(const std::vector<Real>& x, std::size_t k) {
     std::vector<std::size_t> order(x.size());
     std::iota(order.begin(), order.end(), 0u);
-    std::stable_sort(order.begin(), order.end(),
-                     [&](std::size_t a, std::size_t b) { return std::fabs(x[a]) > std::fabs(x[b]); });
+    std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+        return std::fabs(x[a]) > std::fabs(x[b]);
+    });
     order.resize(k);
     std::sort(order.begin(), order.end());
     return order;
@@ -29,9 +30,8 @@ template <class Real>
 void expect_largest(const std::vector<Real>& x) {
     for (std::size_t k = 1; k <= x.size(); k = k < 4 ? k + 1 : k * 5 / 3 + 1) {
         std::vector<std::size_t> taken;
-        libddp::cpu::Largest(x.data(), x.size(), k).for_each(x.data(), x.size(), [&](std::size_t i) {
-            taken.push_back(i);
-        });
+        libddp::cpu::Largest(x.data(), x.size(), k)
+            .for_each(x.data(), x.size(), [&](std::size_t i) { taken.push_back(i); });
         ASSERT_EQ(taken, largest_sorted(x, k)) << k << " of " << x.size();
     }
 }
@@ -85,14 +85,16 @@ TEST(TopK, HowMany) {
         std::size_t k;
     };
     on_ranks({1}, [](int, ddp_group* group) {
-        for (const Case& c : {Case{"0.07", 100, 7}, Case{"0.01", 1, 1}, Case{"0.01", 101, 2}, Case{"0.5", 3, 2},
-                              Case{"1", 17, 17}, Case{"1e-300", 50, 1}, Case{"0.999999", 10, 10}}) {
+        for (const Case& c :
+             {Case{"0.07", 100, 7}, Case{"0.01", 1, 1}, Case{"0.01", 101, 2}, Case{"0.5", 3, 2},
+              Case{"1", 17, 17}, Case{"1e-300", 50, 1}, Case{"0.999999", 10, 10}}) {
             AnyModel m(group, {{DDP_F32, c.count}}, true);
             m.context.use_hook("topk", std::string("min_elements=0,ratio=") + c.ratio);
             m.context.commit();
             m.step([&](int) { return Numbers(static_cast<std::size_t>(c.count), 1); });
             const Numbers result = m.numbers(0);
-            EXPECT_EQ(std::count(result.begin(), result.end(), 1), static_cast<std::ptrdiff_t>(c.k)) << c.ratio;
+            EXPECT_EQ(std::count(result.begin(), result.end(), 1), static_cast<std::ptrdiff_t>(c.k))
+                << c.ratio;
         }
     });
 }
@@ -101,21 +103,24 @@ class TopKEverything : public testing::TestWithParam<bool> {};
 INSTANTIATE_TEST_SUITE_P(ViewAndCopy, TopKEverything, testing::Bool());
 
 TEST_P(TopKEverything, EqualsNoHookBitForBit) {
-    const std::vector<AnyParam> params{{DDP_F32, 3000}, {DDP_F16, 700}, {DDP_F64, 1025}, {DDP_F32, 1},
-                                       {DDP_BF16, 65},  {DDP_I32, 9},   {DDP_C64, 12},   {DDP_F32, 0}};
+    const std::vector<AnyParam> params{{DDP_F32, 3000}, {DDP_F16, 700}, {DDP_F64, 1025},
+                                       {DDP_F32, 1},    {DDP_BF16, 65}, {DDP_I32, 9},
+                                       {DDP_C64, 12},   {DDP_F32, 0}};
     for (const bool mean : {true, false})
         for (int world = 1; world <= 4; ++world)
             on_ranks({world}, [&](int rank, ddp_group* group) {
                 auto options = ddp::Context::defaults();
                 options.reduction = mean ? DDP_REDUCTION_MEAN : DDP_REDUCTION_SUM;
-                AnyModel plain(group, params, GetParam(), options), hooked(group, params, GetParam(), options);
+                AnyModel plain(group, params, GetParam(), options),
+                    hooked(group, params, GetParam(), options);
                 hooked.context.use_hook("topk", "ratio=1,min_elements=0");
                 plain.context.commit();
                 hooked.context.commit();
                 for (int s = 0; s < 3; ++s) {
                     for (AnyModel* m : {&plain, &hooked})
                         m->step([&](int i) { return some_numbers(m->param(i), rank, s, i); });
-                    EXPECT_TRUE(plain.bytes() == hooked.bytes()) << "world " << world << " step " << s;
+                    EXPECT_TRUE(plain.bytes() == hooked.bytes())
+                        << "world " << world << " step " << s;
                 }
             });
 }
@@ -128,7 +133,8 @@ TEST(TopKFeedback, EveryElementArrivesOnce) {
             m.context.use_hook("topk", "ratio=0.1,min_elements=0");
             m.context.commit();
             Numbers values(200), arrived(200);
-            for (std::size_t k = 0; k < 200; ++k) values[k] = (k % 2 ? 1.0 : -1.0) * static_cast<double>(k + 1);
+            for (std::size_t k = 0; k < 200; ++k)
+                values[k] = (k % 2 ? 1.0 : -1.0) * static_cast<double>(k + 1);
             for (int s = 0; s < 12; ++s) {
                 m.step([&](int) { return s == 0 ? values : Numbers(200); });
                 const Numbers result = m.numbers(0);
@@ -152,7 +158,9 @@ TEST(TopKFeedback, LosesNothing) {
 TEST(TopKFeedback, KeepsNoMoreAfterMoreSteps) {
     for (const bool varying : {true, false})
         for (const int steps : {30, 300})
-            EXPECT_LT(expect_nothing_is_lost(DDP_F64, 2, varying, steps, "topk", "min_elements=100,ratio=0.1"), 40);
+            EXPECT_LT(expect_nothing_is_lost(DDP_F64, 2, varying, steps, "topk",
+                                             "min_elements=100,ratio=0.1"),
+                      40);
 }
 
 TEST(TopKSize, EightBytesAKeptElement) {

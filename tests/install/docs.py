@@ -12,7 +12,8 @@ import pathlib
 import re
 import sys
 
-COLUMNS = 120
+COLUMNS, COLUMNS_OF_TABLES = 100, 120
+TABLE = re.compile(r"^ \* {2,}\S")  # in a comment, indented: a table or an example
 FACTS = ("Threads:", "Blocks:", "Collective:", "Callbacks:")
 COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 DECLARATION = re.compile(r"^DDP_API\s[^;]*?\b(ddp_\w+)\(", re.MULTILINE)
@@ -68,7 +69,8 @@ def main():
         print(f"{line}: no comment states {' '.join(FACTS)}")
     print(f"{len(documented)} functions documented, {len(undocumented)} not")
     wide = [f"{path}:{number}" for path in sorted(include.rglob("*.h*"))
-            for number, line in enumerate(path.read_text().splitlines(), 1) if len(line) > COLUMNS]
+            for number, line in enumerate(path.read_text().splitlines(), 1)
+            if len(line) > (COLUMNS_OF_TABLES if TABLE.match(line) else COLUMNS)]
     for place in wide:
         print(f"{place}: more than {COLUMNS} columns")
     return 1 if undocumented or wide or not documented else 0

@@ -18,11 +18,12 @@ std::ostream& operator<<(std::ostream& out, Names names) {
 void print_options(std::ostream& out, const Case& c) {
     out << "world " << c.world << ", " << backend_name(c.backend) << ", groups " << c.groups << ", "
         << reduction_name(c.reduction) << ", " << discovery_name(c.discovery);
-    const std::pair<std::uint32_t, const char*> flags[] = {{DDP_CONTEXT_KEEP_LOCAL_UNUSED, "KEEP_LOCAL_UNUSED"},
-                                                           {DDP_CONTEXT_SKIP_UNUSED_BUCKETS, "SKIP_UNUSED_BUCKETS"},
-                                                           {DDP_CONTEXT_CONSENSUS_ORDER, "CONSENSUS_ORDER"},
-                                                           {DDP_CONTEXT_NO_REBUILD, "NO_REBUILD"},
-                                                           {DDP_CONTEXT_SKIP_NONFINITE, "SKIP_NONFINITE"}};
+    const std::pair<std::uint32_t, const char*> flags[] = {
+        {DDP_CONTEXT_KEEP_LOCAL_UNUSED, "KEEP_LOCAL_UNUSED"},
+        {DDP_CONTEXT_SKIP_UNUSED_BUCKETS, "SKIP_UNUSED_BUCKETS"},
+        {DDP_CONTEXT_CONSENSUS_ORDER, "CONSENSUS_ORDER"},
+        {DDP_CONTEXT_NO_REBUILD, "NO_REBUILD"},
+        {DDP_CONTEXT_SKIP_NONFINITE, "SKIP_NONFINITE"}};
     for (const auto& [flag, name] : flags)
         if (c.flags & flag) out << ", " << name;
     if (c.rebuild_interval > 0) out << ", rebuild interval " << c.rebuild_interval;

@@ -1,5 +1,6 @@
-// A generated case: a model, the options of its context, and what each rank does in a few steps. Whatever a step may
-// contain is written down here, so that the ranks and the reference follow the same text, and a person can read it.
+// A generated case: a model, the options of its context, and what each rank does in a few steps.
+// Whatever a step may contain is written down here, so that the ranks and the reference follow the
+// same text, and a person can read it.
 #pragma once
 
 #include <array>
@@ -36,10 +37,11 @@ struct Param {
 
 // One rank in one step.
 struct Part {
-    Mask comes = 0;      // gradients that it announces
-    Mask once = 0;       // of those, announced only once although `uses` says more
-    Mask marked = 0;     // given to ddp_mark_unused
-    unsigned order = 0;  // seed of the order of announcements; 0: from the last parameter to the first
+    Mask comes = 0;   // gradients that it announces
+    Mask once = 0;    // of those, announced only once although `uses` says more
+    Mask marked = 0;  // given to ddp_mark_unused
+    // seed of the order of announcements; 0: from the last parameter to the first
+    unsigned order = 0;
     bool async = false;  // ddp_finalize_async and ddp_wait_param before ddp_finalize
     int weight = 1;
 };
@@ -80,8 +82,8 @@ struct Case {
     int divisor() const;
 };
 
-// The sum over ranks of their weights in every step of a case with weights: a power of two, so that gradients that are
-// multiples of it are exact in every floating dtype after they were weighted.
+// The sum over ranks of their weights in every step of a case with weights: a power of two, so that
+// gradients that are multiples of it are exact in every floating dtype after they were weighted.
 constexpr int kTotalWeight = 8;
 
 const char* backend_name(Backend backend);

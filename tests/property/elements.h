@@ -1,5 +1,5 @@
-// Elements of gradients: small integers, which every dtype holds exactly, also when ranks and steps have added them up;
-// and their bytes.
+// Elements of gradients: small integers, which every dtype holds exactly, also when ranks and steps
+// have added them up; and their bytes.
 #pragma once
 
 #include <bit>
@@ -25,20 +25,23 @@ inline std::size_t components(const Param& p) {
     return static_cast<std::size_t>(p.count) * (is_complex(p.dtype) ? 2 : 1);
 }
 
-// Stands for memory that nobody computed, filled with a byte that each rank has for itself. A floating-point number
-// of such bytes is not finite or so large that it shows in every sum.
+// Stands for memory that nobody computed, filled with a byte that each rank has for itself. A
+// floating-point number of such bytes is not finite or so large that it shows in every sum.
 constexpr std::int64_t kPoison = 1'000'000;
 inline std::int64_t poison(std::size_t rank) {
     return kPoison + static_cast<std::int64_t>(rank);
 }
 
-// The gradient of a rank for one component in one step. Floating-point means must come out as integers, so their inputs
-// are multiples of what is divided by; sums of integers need not divide evenly. The bounds keep every sum over 4 ranks
-// and 5 steps, weights included, within 256: u8 overflows there, and bf16 has 8 bits of precision.
-inline std::int64_t gradient_value(const Case& c, std::size_t step, std::size_t rank, std::size_t param,
-                                   std::size_t k) {
+// The gradient of a rank for one component in one step. Floating-point means must come out as
+// integers, so their inputs are multiples of what is divided by; sums of integers need not divide
+// evenly. The bounds keep every sum over 4 ranks and 5 steps, weights included, within 256: u8
+// overflows there, and bf16 has 8 bits of precision.
+inline std::int64_t gradient_value(const Case& c, std::size_t step, std::size_t rank,
+                                   std::size_t param, std::size_t k) {
     const std::size_t mixed = (step * 31 + rank * 17 + param * 7 + k) * 2654435761u >> 7;
-    const auto draw = [mixed](std::size_t bound) { return static_cast<std::int64_t>(mixed % bound); };
+    const auto draw = [mixed](std::size_t bound) {
+        return static_cast<std::int64_t>(mixed % bound);
+    };
     const ddp_dtype dtype = c.params[param].dtype;
     if (dtype == DDP_U8) return draw(13);
     if (is_integer(dtype)) return draw(25) - 12;
@@ -51,10 +54,12 @@ inline std::uint16_t f16_bits(std::int64_t value) {
     const auto magnitude = static_cast<unsigned>(value < 0 ? -value : value);
     const unsigned exponent = static_cast<unsigned>(std::bit_width(magnitude)) - 1;
     const unsigned mantissa = (magnitude << 10 >> exponent) & 1023;
-    return static_cast<std::uint16_t>((value < 0 ? 0x8000u : 0u) | (exponent + 15) << 10 | mantissa);
+    return static_cast<std::uint16_t>((value < 0 ? 0x8000u : 0u) | (exponent + 15) << 10 |
+                                      mantissa);
 }
 inline std::uint16_t bf16_bits(std::int64_t value) {
-    return static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(static_cast<float>(value)) >> 16);
+    return static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(static_cast<float>(value)) >>
+                                      16);
 }
 
 template <class Convert>

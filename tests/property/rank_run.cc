@@ -44,7 +44,8 @@ RankRun::RankRun(const Case& c, const std::vector<Moment>& moments, int rank, dd
     for (int id = 0; id < c_.param_count(); ++id) add_param(id);
     frozen_ = c_.frozen;
     if (frozen_) context_.set_frozen(ids_of(frozen_), true);
-    if (c_.callback) context_.set_reduced_callback([this](ddp_param id, bool used) { reduced(id, used); });
+    if (c_.callback)
+        context_.set_reduced_callback([this](ddp_param id, bool used) { reduced(id, used); });
 }
 
 ddp_context_options RankRun::options() const {
@@ -116,8 +117,10 @@ void RankRun::step(std::size_t index) {
 
 // The list of a rank that is not the authority must not count.
 void RankRun::freeze_and_skip(const Step& step) {
-    if (const auto thawed = ids_of(frozen_ & ~step.frozen); !thawed.empty()) context_.set_frozen(thawed, false);
-    if (const auto added = ids_of(step.frozen & ~frozen_); !added.empty()) context_.set_frozen(added, true);
+    if (const auto thawed = ids_of(frozen_ & ~step.frozen); !thawed.empty())
+        context_.set_frozen(thawed, false);
+    if (const auto added = ids_of(step.frozen & ~frozen_); !added.empty())
+        context_.set_frozen(added, true);
     frozen_ = step.frozen;
     const bool decides = step.authority < 0 || step.authority == rank_;
     if (step.authority >= 0 || step.skipped)
@@ -126,8 +129,8 @@ void RankRun::freeze_and_skip(const Step& step) {
         if (context_.skipped(id) != has(step.skipped, id)) differ(name_of(id) + ": ddp_skipped");
 }
 
-// A gradient that several layers share is complete only before its last announcement. A gradient that does not come is written
-// first, as nobody may touch it once the step has begun.
+// A gradient that several layers share is complete only before its last announcement. A gradient
+// that does not come is written first, as nobody may touch it once the step has begun.
 void RankRun::backward(const Part& part, const Gradients& written) {
     const std::vector<int> order = announcements(part);
     std::vector<int> left(c_.params.size());
@@ -160,13 +163,15 @@ std::vector<int> RankRun::announcements(const Part& part) const {
 void RankRun::reduced(int id, bool used) {
     ++reduced_[index_of(id)];
     compare(id, moments_[step_].after, "in the reduced callback");
-    if (used != moments_[step_].used[index_of(id)]) differ(name_of(id) + ": `used` of the reduced callback");
+    if (used != moments_[step_].used[index_of(id)])
+        differ(name_of(id) + ": `used` of the reduced callback");
 }
 
 void RankRun::check_reduced(const Step& step) {
     for (int id = 0; id < c_.param_count(); ++id)
         if (reduced_[index_of(id)] != (step.no_sync ? 0 : 1))
-            differ(name_of(id) + ": the reduced callback came " + std::to_string(reduced_[index_of(id)]) + " times");
+            differ(name_of(id) + ": the reduced callback came " +
+                   std::to_string(reduced_[index_of(id)]) + " times");
 }
 
 void RankRun::wait_for_some(std::size_t index, const Part& part) {
@@ -187,7 +192,8 @@ std::byte* RankRun::memory(int id) {
 }
 
 void RankRun::write(int id, const Gradients& gradients) {
-    const auto bytes = bytes_of(gradients[index_of(rank_)][index_of(id)], c_.params[index_of(id)].dtype);
+    const auto bytes =
+        bytes_of(gradients[index_of(rank_)][index_of(id)], c_.params[index_of(id)].dtype);
     std::copy(bytes.begin(), bytes.end(), memory(id));
 }
 
@@ -198,8 +204,9 @@ void RankRun::compare(int id, const Gradients& gradients, const char* when) {
     const auto at = std::mismatch(expected.begin(), expected.end(), found).first - expected.begin();
     if (index_of(static_cast<int>(at)) == expected.size()) return;
     const std::size_t size = ddp_dtype_size(dtype), element = static_cast<std::size_t>(at) / size;
-    differ(name_of(id) + "[" + std::to_string(element) + "] has the bytes " + hex(found + element * size, size) +
-           " instead of " + hex(&expected[element * size], size) + " " + when);
+    differ(name_of(id) + "[" + std::to_string(element) + "] has the bytes " +
+           hex(found + element * size, size) + " instead of " +
+           hex(&expected[element * size], size) + " " + when);
 }
 
 void RankRun::compare_all(const Gradients& gradients, const char* when) {
@@ -208,7 +215,8 @@ void RankRun::compare_all(const Gradients& gradients, const char* when) {
 
 void RankRun::differ(const std::string& what) {
     if (difference_.empty())
-        difference_ = std::string("rank ") + std::to_string(rank_) + ", step " + std::to_string(step_) + ": " + what;
+        difference_ = std::string("rank ") + std::to_string(rank_) + ", step " +
+                      std::to_string(step_) + ": " + what;
 }
 
 }  // namespace property

@@ -1,4 +1,5 @@
-// One rank of a case: does through the public ABI what the case says, and compares every gradient with the reference.
+// One rank of a case: does through the public ABI what the case says, and compares every gradient
+// with the reference.
 #pragma once
 
 #include <cstddef>
@@ -16,8 +17,8 @@ public:
 
     // Throws ddp::Error if a call fails.
     void run();
-    // The first difference from the reference; empty if there is none. The steps go on after it, as the other ranks
-    // wait for this one.
+    // The first difference from the reference; empty if there is none. The steps go on after it, as
+    // the other ranks wait for this one.
     const std::string& difference() const { return difference_; }
 
 private:
@@ -42,7 +43,8 @@ private:
     const std::vector<Moment>& moments_;
     const int rank_;
     BorrowedGroup group_;
-    // Gradients that are no views, one after another, with and without gaps. It outlives the context.
+    // Gradients that are no views, one after another, with and without gaps. It outlives the
+    // context.
     std::vector<std::byte> block_;
     std::size_t used_ = 0;
     ddp::Context context_;

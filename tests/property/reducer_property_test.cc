@@ -1,4 +1,5 @@
-// The reducer does in every generated case what the reference does, on every rank, in every byte of every gradient.
+// The reducer does in every generated case what the reference does, on every rank, in every byte of
+// every gradient.
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 #include <rapidcheck/detail/Configuration.h>
@@ -19,8 +20,8 @@
 namespace property {
 namespace {
 
-// Sets the parameters that RC_PARAMS does not, before RapidCheck reads it: the number of cases, and a seed for this
-// run. RapidCheck then prints all of it.
+// Sets the parameters that RC_PARAMS does not, before RapidCheck reads it: the number of cases, and
+// a seed for this run. RapidCheck then prints all of it.
 void configure() {
     rc::detail::Configuration defaults;
     defaults.testParams.maxSuccess = DDP_PROPERTY_CASES;
@@ -44,11 +45,12 @@ std::string run_case(const Case& c, Worlds& worlds) {
         const std::lock_guard lock(mutex);
         if (!text.empty()) result += text + "\n";
     };
-    const auto errors = worlds.get(c.world, c.backend, c.groups).run([&](int rank, ddp_group* group) {
-        RankRun run(c, moments, rank, group);
-        run.run();
-        note(run.difference());
-    });
+    const auto errors =
+        worlds.get(c.world, c.backend, c.groups).run([&](int rank, ddp_group* group) {
+            RankRun run(c, moments, rank, group);
+            run.run();
+            note(run.difference());
+        });
     for (const auto& error : errors) note(error);
     return result;
 }
@@ -64,8 +66,12 @@ TEST(ReducerProperty, EveryGradientIsWhatTheReferenceSays) {
         if (failed_at && Clock::now() > *failed_at + kShrinking) return;
         const std::string wrong = run_case(c, worlds);
         if (wrong.empty()) return;
-        // At once, and with a bound on what follows: if the case hangs, making it smaller may take very long.
-        if (!failed_at) std::cerr << "The first case that fails, before it is made smaller:\n" << c << "\n" << wrong;
+        // At once, and with a bound on what follows: if the case hangs, making it smaller may take
+        // very long.
+        if (!failed_at)
+            std::cerr << "The first case that fails, before it is made smaller:\n"
+                      << c << "\n"
+                      << wrong;
         if (!failed_at) failed_at = Clock::now();
         worlds.set_timeout(2'000);
         last_failure = wrong;

@@ -1,5 +1,5 @@
-// The value of every gradient on every rank during and after every step of a case: loops over integers, without
-// buckets, threads or bytes.
+// The value of every gradient on every rank during and after every step of a case: loops over
+// integers, without buckets, threads or bytes.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +20,8 @@ struct Moment {
 };
 
 // The sum over those ranks that have a gradient, each with its weight.
-inline Values reduce(const Case& c, const Step& step, const Gradients& written, const std::vector<Mask>& has_gradient,
-                     int param) {
+inline Values reduce(const Case& c, const Step& step, const Gradients& written,
+                     const std::vector<Mask>& has_gradient, int param) {
     const auto p = static_cast<std::size_t>(param);
     Values result(written[0][p].size());
     for (std::size_t rank = 0; rank < written.size(); ++rank)
@@ -52,16 +52,19 @@ inline std::vector<Moment> expect(const Case& c) {
                         value = (accumulates ? value : 0) + gradient_value(c, s, rank, p, k);
                 }
             }
-        for (std::size_t rank = 0; rank < world; ++rank) has_gradient[rank] |= step.parts[rank].comes;
+        for (std::size_t rank = 0; rank < world; ++rank)
+            has_gradient[rank] |= step.parts[rank].comes;
         now.after = now.written;
         for (int param = 0; param < c.param_count() && !step.no_sync; ++param) {
             const auto p = static_cast<std::size_t>(param);
             now.used[p] = false;
-            for (Mask mask : has_gradient) now.used[p] = now.used[p] || has(mask & ~step.gone(), param);
+            for (Mask mask : has_gradient)
+                now.used[p] = now.used[p] || has(mask & ~step.gone(), param);
             if (!now.used[p]) continue;
             const Values result = reduce(c, step, now.written, has_gradient, param);
             for (std::size_t rank = 0; rank < world; ++rank)
-                if (has(has_gradient[rank], param) || !c.keeps_local_unused()) now.after[rank][p] = result;
+                if (has(has_gradient[rank], param) || !c.keeps_local_unused())
+                    now.after[rank][p] = result;
         }
         if (!step.no_sync) has_gradient.assign(world, 0);
         moments.push_back(now);

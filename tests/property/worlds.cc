@@ -20,14 +20,16 @@ void on_threads(int world, const std::function<void(int rank)>& body) {
 
 }  // namespace
 
-World::World(int world, Backend backend, int groups, long timeout_ms) : groups_(static_cast<std::size_t>(world)) {
+World::World(int world, Backend backend, int groups, long timeout_ms)
+    : groups_(static_cast<std::size_t>(world)) {
     static std::atomic<int> counter{0};
     path_ = std::filesystem::temp_directory_path() /
             ("ddp-property-" + std::to_string(getpid()) + "-" + std::to_string(counter++));
     RankOptions options(world, backend_name(backend));
     options.round_robin = static_cast<unsigned>(groups);
     options.timeout_ms = timeout_ms;
-    on_threads(world, [&](int rank) { groups_[static_cast<std::size_t>(rank)] = join(options, rank); });
+    on_threads(world,
+               [&](int rank) { groups_[static_cast<std::size_t>(rank)] = join(options, rank); });
     for (auto* group : groups_)
         if (!group) throw std::runtime_error("a rank could not join its world");
 }
@@ -41,7 +43,8 @@ World::~World() {
 
 ddp_group* World::join(const RankOptions& options, int rank) const {
     const std::string uri = "file://" + path_;
-    const ddp_group_options o = group_options(options, rank, options.world > 1 ? uri.c_str() : nullptr);
+    const ddp_group_options o =
+        group_options(options, rank, options.world > 1 ? uri.c_str() : nullptr);
     ddp_group* group = nullptr;
     return ddp_group_create(&o, &group, nullptr) == DDP_OK ? group : nullptr;
 }

@@ -1,4 +1,5 @@
-// Worlds whose ranks are threads of this process, kept from case to case: joining a group costs more than a case.
+// Worlds whose ranks are threads of this process, kept from case to case: joining a group costs
+// more than a case.
 #pragma once
 
 #include <functional>
@@ -22,8 +23,8 @@ public:
     World(const World&) = delete;
     World& operator=(const World&) = delete;
 
-    // Runs body(rank, group) on a thread for each rank. A rank that throws breaks the group, so that the others return.
-    // The messages of the ranks that did, the first to fail first.
+    // Runs body(rank, group) on a thread for each rank. A rank that throws breaks the group, so
+    // that the others return. The messages of the ranks that did, the first to fail first.
     std::vector<std::string> run(const std::function<void(int rank, ddp_group* group)>& body);
     bool healthy() const;
 

@@ -29,8 +29,9 @@ DeviceTest::~DeviceTest() {
     EXPECT_EQ(after.pinned, before_.pinned);
 }
 
-DeviceModel::DeviceModel(ddp_group* group, std::vector<std::int64_t> sizes, bool view, std::vector<int> devices,
-                         ddp_context_options options, std::int64_t rows, std::uint32_t param_flags)
+DeviceModel::DeviceModel(ddp_group* group, std::vector<std::int64_t> sizes, bool view,
+                         std::vector<int> devices, ddp_context_options options, std::int64_t rows,
+                         std::uint32_t param_flags)
     : borrowed(group),
       context(borrowed, options),
       sizes_(std::move(sizes)),
@@ -40,17 +41,20 @@ DeviceModel::DeviceModel(ddp_group* group, std::vector<std::int64_t> sizes, bool
     for (int i = 0; i < count(); ++i) {
         data_.push_back(allocate(i));
         own_.push_back(view_ ? nullptr : allocate(i));
-        const ddp_device where = device(i) < 0 ? ddp_device{DDP_DEVICE_CPU, 0} : ddp_device{DDP_DEVICE_CUDA, device(i)};
+        const ddp_device where =
+            device(i) < 0 ? ddp_device{DDP_DEVICE_CPU, 0} : ddp_device{DDP_DEVICE_CUDA, device(i)};
         std::string name = std::to_string(i);
         std::vector<std::int64_t> shape{sizes_[static_cast<std::size_t>(i)]};
         if (rows > 1) shape = {rows, shape[0] / rows};
-        context.add_param<float>(name.insert(0, 1, 'p'), shape, data_.back(), own_.back(), where, param_flags);
+        context.add_param<float>(name.insert(0, 1, 'p'), shape, data_.back(), own_.back(), where,
+                                 param_flags);
         if (device(i) >= 0) context.set_stream(where, stream(i));
     }
 }
 
 float* DeviceModel::allocate(int i) {
-    if (device(i) >= 0) return static_cast<float*>(fake::allocate(device(i), size(i) * sizeof(float)));
+    if (device(i) >= 0)
+        return static_cast<float*>(fake::allocate(device(i), size(i) * sizeof(float)));
     return on_cpu_.emplace_back(size(i)).data();
 }
 
@@ -64,7 +68,8 @@ DeviceModel::~DeviceModel() {
     for (void* stream : streams_) fake::free_stream(stream);
     EXPECT_TRUE(fake::settle());
     for (int i = 0; i < count(); ++i)
-        for (float* memory : {data_[static_cast<std::size_t>(i)], own_[static_cast<std::size_t>(i)]})
+        for (float* memory :
+             {data_[static_cast<std::size_t>(i)], own_[static_cast<std::size_t>(i)]})
             if (memory && device(i) >= 0) fake::release(memory);
 }
 
@@ -104,7 +109,8 @@ bool DeviceModel::holds_on(int i, void* stream, double value, double tolerance) 
     for (std::size_t k = 0; k < values.size(); ++k) {
         const double wanted = value + static_cast<double>(k);
         if (!(std::fabs(values[k] - wanted) <= tolerance * std::fmax(1, std::fabs(wanted)))) {
-            ADD_FAILURE() << "gradient " << i << "[" << k << "] is " << values[k] << ", not " << wanted;
+            ADD_FAILURE() << "gradient " << i << "[" << k << "] is " << values[k] << ", not "
+                          << wanted;
             return false;
         }
     }

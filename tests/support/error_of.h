@@ -21,7 +21,8 @@ ddp::Error error_of(Call call) {
     return ddp::Error(DDP_OK, "");
 }
 
-// All that a program can act on. A test of behaviour compares these, and not the words of a message.
+// All that a program can act on. A test of behaviour compares these, and not the words of a
+// message.
 struct Facts {
     ddp_status status = DDP_OK;
     std::int32_t rank = -1, param = -1, bucket = -1;
@@ -29,17 +30,19 @@ struct Facts {
     std::string message{};  // shown when the others differ
 
     bool operator==(const Facts& other) const {
-        return status == other.status && rank == other.rank && param == other.param && bucket == other.bucket &&
-               step == other.step;
+        return status == other.status && rank == other.rank && param == other.param &&
+               bucket == other.bucket && step == other.step;
     }
     friend std::ostream& operator<<(std::ostream& out, const Facts& facts) {
-        return out << ddp_status_name(facts.status) << ", rank " << facts.rank << ", param " << facts.param
-                   << ", bucket " << facts.bucket << ", step " << facts.step << ": " << facts.message;
+        return out << ddp_status_name(facts.status) << ", rank " << facts.rank << ", param "
+                   << facts.param << ", bucket " << facts.bucket << ", step " << facts.step << ": "
+                   << facts.message;
     }
 };
 
 inline Facts facts_of(const ddp::Error& error) {
-    return {error.status(), error.rank(), error.param(), error.bucket(), error.step(), error.what()};
+    return {error.status(), error.rank(), error.param(),
+            error.bucket(), error.step(), error.what()};
 }
 
 // The facts of the error that the call throws.

@@ -1,5 +1,5 @@
-// A small model on one rank: parameters with gradients of one's own (copy) or in buckets (view), through the public C++
-// wrapper.
+// A small model on one rank: parameters with gradients of one's own (copy) or in buckets (view),
+// through the public C++ wrapper.
 #pragma once
 
 #include <cstdint>
@@ -25,12 +25,15 @@ struct Model {
             own.emplace_back(view ? 0 : static_cast<std::size_t>(sizes_[i]));
             std::string name = std::to_string(i);
             name.insert(0, 1, 'p');
-            context.add_param<float>(name, {sizes_[i]}, data.back().data(), view ? nullptr : own.back().data());
+            context.add_param<float>(name, {sizes_[i]}, data.back().data(),
+                                     view ? nullptr : own.back().data());
         }
     }
 
     int count() const { return static_cast<int>(sizes_.size()); }
-    std::size_t size(int i) const { return static_cast<std::size_t>(sizes_[static_cast<std::size_t>(i)]); }
+    std::size_t size(int i) const {
+        return static_cast<std::size_t>(sizes_[static_cast<std::size_t>(i)]);
+    }
 
     // Where the caller writes and reads the gradient.
     float* grad(int i) {

@@ -9,20 +9,23 @@
 
 namespace libddp {
 
-// While this lives, the process is in a group of its own with this quota, in version 1 or 2 of control groups.
+// While this lives, the process is in a group of its own with this quota, in version 1 or 2 of
+// control groups.
 class QuotaGroup {
 public:
     QuotaGroup(long quota_us, long period_us) {
         const std::string name = "/ddp-test-" + std::to_string(getpid());
         // Version 1 has one folder for each controller.
-        for (const char* place : {"/sys/fs/cgroup/cpu", "/sys/fs/cgroup/cpu,cpuacct", "/sys/fs/cgroup"}) {
+        for (const char* place :
+             {"/sys/fs/cgroup/cpu", "/sys/fs/cgroup/cpu,cpuacct", "/sys/fs/cgroup"}) {
             home_ = place;
             folder_ = home_ + name;
             before_ = home_ + group_in(home_ == "/sys/fs/cgroup" ? "::" : "cpu");
             if (mkdir(folder_.c_str(), 0755) != 0) continue;
             const bool limited = home_ == "/sys/fs/cgroup"
                                      ? write("/cpu.max", quota_us, " ", period_us)
-                                     : write("/cpu.cfs_period_us", period_us) && write("/cpu.cfs_quota_us", quota_us);
+                                     : write("/cpu.cfs_period_us", period_us) &&
+                                           write("/cpu.cfs_quota_us", quota_us);
             if (limited && write("/cgroup.procs", getpid())) return;
             rmdir(folder_.c_str());
         }
@@ -41,7 +44,8 @@ public:
     bool made() const { return !folder_.empty(); }
 
 private:
-    // The process's own group, from the line of /proc/self/cgroup with this word: "1:cpu,cpuacct:/group", "0::/group".
+    // The process's own group, from the line of /proc/self/cgroup with this word:
+    // "1:cpu,cpuacct:/group", "0::/group".
     static std::string group_in(const std::string& word) {
         std::ifstream groups("/proc/self/cgroup");
         for (std::string line; std::getline(groups, line);)

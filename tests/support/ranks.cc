@@ -33,7 +33,8 @@ ddp_group_options group_options(const RankOptions& options, int rank, const char
     return o;
 }
 
-void on_ranks(const RankOptions& options, const std::function<void(int rank, ddp_group* group)>& body) {
+void on_ranks(const RankOptions& options,
+              const std::function<void(int rank, ddp_group* group)>& body) {
     static std::atomic<int> counter{0};
     auto path = std::filesystem::temp_directory_path() /
                 ("ddp-test-" + std::to_string(getpid()) + "-" + std::to_string(counter++));
@@ -50,7 +51,8 @@ void on_ranks(const RankOptions& options, const std::function<void(int rank, ddp
                 all_have_joined.arrive_and_drop();
                 return;
             }
-            // A rank that still joins would take what `body` does to the group for a failure of joining.
+            // A rank that still joins would take what `body` does to the group for a failure of
+            // joining.
             all_have_joined.arrive_and_wait();
             try {
                 body(rank, group);

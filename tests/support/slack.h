@@ -1,5 +1,6 @@
-// How much longer than on a free machine something may take in a test: sanitizers slow it down (CMakePresets.json says by how much), and
-// so do programs beside it (tools/test --busy). slack.py is the same for tests in Python.
+// How much longer than on a free machine something may take in a test: sanitizers slow it down
+// (CMakePresets.json says by how much), and so do programs beside it (tools/test --busy). slack.py
+// is the same for tests in Python.
 #pragma once
 
 #include <cstdint>

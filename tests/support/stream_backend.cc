@@ -66,7 +66,8 @@ struct Hub {
     }
 };
 
-// A rank may have several devices, whose streams run as they like: what it uses first meets what the others use first.
+// A rank may have several devices, whose streams run as they like: what it uses first meets what
+// the others use first.
 struct Hubs {
     explicit Hubs(int world) : all{Hub(world), Hub(world)} {}
     std::array<Hub, 2> all;
@@ -94,13 +95,17 @@ ddp_status create(const ddp_backend_host* host, void** transport, ddp_backend_fa
         char text[32];
         std::snprintf(text, sizeof text, "%p", static_cast<void*>(shared));
         if (host->world_size > 1)
-            if (auto status = host->store_set(host->handle, "hub", text, std::strlen(text), failure)) return status;
+            if (auto status =
+                    host->store_set(host->handle, "hub", text, std::strlen(text), failure))
+                return status;
         member->hubs->all[0].meet(0, nullptr, [] {});
         delete shared;
     } else {
         void* text = nullptr;
         size_t size = 0;
-        if (auto status = host->store_get(host->handle, "hub", host->timeout_ms, &text, &size, failure)) return status;
+        if (auto status =
+                host->store_get(host->handle, "hub", host->timeout_ms, &text, &size, failure))
+            return status;
         void* shared = nullptr;
         std::sscanf(static_cast<char*>(text), "%p", &shared);
         host->store_value_free(text);
@@ -139,11 +144,12 @@ void carry_out(int rank, Hub& hub, const ddp_collective& c) {
         switch (c.kind) {
             case DDP_COLLECTIVE_ALLREDUCE:
                 hub.result.resize(bytes);
-                libddp::cpu::reduce(hub.result.data(), hub.inputs.data(), hub.inputs.size(), c.count, c.dtype, c.op,
-                                    c.scale);
+                libddp::cpu::reduce(hub.result.data(), hub.inputs.data(), hub.inputs.size(),
+                                    c.count, c.dtype, c.op, c.scale);
                 break;
             case DDP_COLLECTIVE_BROADCAST: {
-                const auto* root = static_cast<const char*>(hub.inputs[static_cast<size_t>(c.root)]);
+                const auto* root =
+                    static_cast<const char*>(hub.inputs[static_cast<size_t>(c.root)]);
                 hub.result.assign(root, root + bytes);
                 break;
             }
@@ -164,7 +170,8 @@ ddp_status run(void* transport, const ddp_collective* c, ddp_backend_failure* fa
     const bool known = c->kind == DDP_COLLECTIVE_ALLREDUCE || c->kind == DDP_COLLECTIVE_BROADCAST ||
                        c->kind == DDP_COLLECTIVE_ALLGATHER;
     if (c->device.kind != DDP_DEVICE_CUDA || !c->stream || !known) {
-        std::snprintf(failure->message, sizeof failure->message, "not a collective for this backend");
+        std::snprintf(failure->message, sizeof failure->message,
+                      "not a collective for this backend");
         return DDP_ERROR_INTERNAL;
     }
     if (!on_a_thread_of_libddp()) ++runs_on_callers;

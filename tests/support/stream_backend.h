@@ -1,5 +1,6 @@
-// A backend that takes memory of the fake devices only, and enqueues: "streams". Ranks are threads of one process. An operation that it
-// enqueues meets the other ranks on the stream itself, as NCCL's kernels do.
+// A backend that takes memory of the fake devices only, and enqueues: "streams". Ranks are threads
+// of one process. An operation that it enqueues meets the other ranks on the stream itself, as
+// NCCL's kernels do.
 #pragma once
 
 #include <functional>
@@ -8,7 +9,8 @@
 void register_stream_backend();
 // From now on its `check` fails in every group that exists, until it is called with false.
 void fail_stream_backend(bool fails);
-// From now on nobody returns from its `run` before the group is aborted, until this is called with false.
+// From now on nobody returns from its `run` before the group is aborted, until this is called with
+// false.
 void hold_stream_backend(bool held);
 // From now on its `abort` calls this first, with the rank. Null: nothing.
 void on_stream_backend_abort(std::function<void(int rank)> call);

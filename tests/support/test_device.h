@@ -1,5 +1,6 @@
-// A GPU for the tests of Java and Julia. The tests' own devices have it (fake_device/test_device.cc), and so has the
-// CUDA runtime (gpu/test_device.cc): the same tests run on both. A failure ends the process.
+// A GPU for the tests of Java and Julia. The tests' own devices have it
+// (fake_device/test_device.cc), and so has the CUDA runtime (gpu/test_device.cc): the same tests
+// run on both. A failure ends the process.
 #pragma once
 
 #include <cstddef>

@@ -54,7 +54,8 @@ ddp_status set_failure(ddp_backend_failure* failure, ddp_status status, const ch
 
 // Waits until all ranks are here; the last one runs `last` before anybody goes on.
 template <class F>
-ddp_status meet(Member& m, const void* mine, int64_t timeout_ms, ddp_backend_failure* failure, F&& last) {
+ddp_status meet(Member& m, const void* mine, int64_t timeout_ms, ddp_backend_failure* failure,
+                F&& last) {
     Hub& hub = *m.hub;
     std::unique_lock lock(hub.mutex);
     hub.slots[static_cast<size_t>(m.rank)] = mine;
@@ -79,7 +80,8 @@ ddp_status meet(Member& m, const void* mine, int64_t timeout_ms, ddp_backend_fai
 
 template <Mode mode>
 ddp_status create(const ddp_backend_host* host, void** transport, ddp_backend_failure* failure) {
-    if (*host->options) return set_failure(failure, DDP_ERROR_INVALID_ARGUMENT, "threads: no options are known");
+    if (*host->options)
+        return set_failure(failure, DDP_ERROR_INVALID_ARGUMENT, "threads: no options are known");
     auto member = std::make_unique<Member>();
     member->rank = host->rank;
     member->world = host->world_size;
@@ -90,10 +92,13 @@ ddp_status create(const ddp_backend_host* host, void** transport, ddp_backend_fa
         if (host->world_size > 1) {
             char text[32];
             std::snprintf(text, sizeof text, "%p", static_cast<void*>(shared));
-            if (auto status = host->store_set(host->handle, "hub", text, std::strlen(text), failure)) return status;
+            if (auto status =
+                    host->store_set(host->handle, "hub", text, std::strlen(text), failure))
+                return status;
             Hub* hub = member->hub.get();
             // The pointer is good until everyone has taken it.
-            if (auto status = meet(*member, nullptr, host->timeout_ms, failure, [hub] { (void)hub; })) {
+            if (auto status =
+                    meet(*member, nullptr, host->timeout_ms, failure, [hub] { (void)hub; })) {
                 delete shared;
                 return status;
             }
@@ -102,7 +107,9 @@ ddp_status create(const ddp_backend_host* host, void** transport, ddp_backend_fa
     } else {
         void* text = nullptr;
         size_t size = 0;
-        if (auto status = host->store_get(host->handle, "hub", host->timeout_ms, &text, &size, failure)) return status;
+        if (auto status =
+                host->store_get(host->handle, "hub", host->timeout_ms, &text, &size, failure))
+            return status;
         void* shared = nullptr;
         std::sscanf(static_cast<char*>(text), "%p", &shared);
         host->store_value_free(text);
@@ -146,7 +153,8 @@ ddp_status run(void* transport, const ddp_collective* c, ddp_backend_failure* fa
             return set_failure(failure, DDP_ERROR_INTERNAL, "called on a second thread");
     }
     if (m.mode == kCaller && on_a_thread_of_libddp())
-        return set_failure(failure, DDP_ERROR_INTERNAL, "called on a thread that is not the program's");
+        return set_failure(failure, DDP_ERROR_INTERNAL,
+                           "called on a thread that is not the program's");
     const size_t item = libddp::dtype_size(c->dtype), world = static_cast<size_t>(m.world),
                  rank = static_cast<size_t>(m.rank);
     const size_t bytes = item * c->count;
@@ -156,9 +164,11 @@ ddp_status run(void* transport, const ddp_collective* c, ddp_backend_failure* fa
         switch (c->kind) {
             case DDP_COLLECTIVE_ALLREDUCE:
             case DDP_COLLECTIVE_REDUCE_SCATTER: {
-                const size_t count = c->kind == DDP_COLLECTIVE_ALLREDUCE ? c->count : c->count * world;
+                const size_t count =
+                    c->kind == DDP_COLLECTIVE_ALLREDUCE ? c->count : c->count * world;
                 hub.result.resize(count * item);
-                libddp::cpu::reduce(hub.result.data(), in.data(), in.size(), count, c->dtype, c->op, c->scale);
+                libddp::cpu::reduce(hub.result.data(), in.data(), in.size(), count, c->dtype, c->op,
+                                    c->scale);
                 break;
             }
             case DDP_COLLECTIVE_BROADCAST: {
@@ -176,7 +186,8 @@ ddp_status run(void* transport, const ddp_collective* c, ddp_backend_failure* fa
         }
     };
     if (auto status = meet(m, c->send, c->timeout_ms, failure, last)) return status;
-    const char* from = hub.result.data() + (c->kind == DDP_COLLECTIVE_REDUCE_SCATTER ? rank * bytes : 0);
+    const char* from =
+        hub.result.data() + (c->kind == DDP_COLLECTIVE_REDUCE_SCATTER ? rank * bytes : 0);
     const size_t size = c->kind == DDP_COLLECTIVE_ALLGATHER ? bytes * world
                         : c->kind == DDP_COLLECTIVE_BARRIER ? 0
                                                             : bytes;
@@ -184,13 +195,14 @@ ddp_status run(void* transport, const ddp_collective* c, ddp_backend_failure* fa
     return meet(m, nullptr, c->timeout_ms, failure, [] {});
 }
 
-ddp_status match(void* transport, const void* mine, void* theirs, size_t size, int64_t timeout_ms, int32_t* rank,
-                 ddp_backend_failure* failure) {
+ddp_status match(void* transport, const void* mine, void* theirs, size_t size, int64_t timeout_ms,
+                 int32_t* rank, ddp_backend_failure* failure) {
     auto& m = *static_cast<Member*>(transport);
     Hub& hub = *m.hub;
     auto gather = [&] {
         hub.result.resize(size * static_cast<size_t>(m.world));
-        for (size_t r = 0; r < hub.slots.size(); ++r) std::memcpy(hub.result.data() + r * size, hub.slots[r], size);
+        for (size_t r = 0; r < hub.slots.size(); ++r)
+            std::memcpy(hub.result.data() + r * size, hub.slots[r], size);
     };
     if (auto status = meet(m, mine, timeout_ms, failure, gather)) return status;
     ddp_status status = DDP_OK;
@@ -229,8 +241,9 @@ const ddp_backend* backend(const char* name) {
 
 void register_thread_backend() {
     static const bool done = [] {
-        for (const ddp_backend* b : {backend<kFused>("threads"), backend<kPlain>("threads-plain"),
-                                     backend<kSingle>("threads-single"), backend<kCaller>("threads-caller")})
+        for (const ddp_backend* b :
+             {backend<kFused>("threads"), backend<kPlain>("threads-plain"),
+              backend<kSingle>("threads-single"), backend<kCaller>("threads-caller")})
             if (ddp_backend_register(b, nullptr) != DDP_OK) std::abort();
         return true;
     }();

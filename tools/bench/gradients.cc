@@ -14,7 +14,8 @@ std::size_t count_of(const Parameter& parameter) {
     return static_cast<std::size_t>(parameter.count());
 }
 
-void register_parameter(ddp_context* context, const Parameter& parameter, float* own, const Place* place) {
+void register_parameter(ddp_context* context, const Parameter& parameter, float* own,
+                        const Place* place) {
     ddp_param_desc desc;
     ddp_param_desc_init(&desc);
     desc.name = parameter.name.c_str();
@@ -32,8 +33,10 @@ void register_parameter(ddp_context* context, const Parameter& parameter, float*
 ddp_context_options context_options(const Settings& settings, std::uint32_t flags) {
     ddp_context_options result;
     ddp_context_options_init(&result);
-    result.bucket_cap_bytes = static_cast<std::uint64_t>(std::max(1.0, settings.bucket_mb * 1048576));
-    result.first_bucket_cap_bytes = static_cast<std::uint64_t>(std::max(1.0, settings.first_bucket_mb * 1048576));
+    result.bucket_cap_bytes =
+        static_cast<std::uint64_t>(std::max(1.0, settings.bucket_mb * 1048576));
+    result.first_bucket_cap_bytes =
+        static_cast<std::uint64_t>(std::max(1.0, settings.first_bucket_mb * 1048576));
     result.flags = flags;
     return result;
 }
@@ -51,8 +54,9 @@ OwnGradients::OwnGradients(const Model& model) {
     }
 }
 
-SharedGradients::SharedGradients(ddp_group* group, const ddp_context_options& options, const Model& model,
-                                 const std::vector<Gradient>* own, const Place* place)
+SharedGradients::SharedGradients(ddp_group* group, const ddp_context_options& options,
+                                 const Model& model, const std::vector<Gradient>* own,
+                                 const Place* place)
     : view_(own == nullptr) {
     if (place) place_ = *place;
     ddp_context* context = nullptr;
@@ -60,14 +64,16 @@ SharedGradients::SharedGradients(ddp_group* group, const ddp_context_options& op
     result.check(ddp_context_create(group, &options, &context, result));
     context_.reset(context);
     for (const Parameter& parameter : model) {
-        const Gradient gradient = view_ ? Gradient{nullptr, count_of(parameter)} : (*own)[gradients_.size()];
+        const Gradient gradient =
+            view_ ? Gradient{nullptr, count_of(parameter)} : (*own)[gradients_.size()];
         register_parameter(context, parameter, gradient.data, place);
         gradients_.push_back(gradient);
         names_.push_back(parameter.name);
     }
     if (place) {
         Result set;
-        set.check(ddp_set_stream(context, place->device.kind, place->device.index, place->stream, set));
+        set.check(
+            ddp_set_stream(context, place->device.kind, place->device.index, place->stream, set));
     }
     Result committed;
     committed.check(ddp_commit(context, committed));

@@ -43,7 +43,8 @@ private:
 // The same parameters registered with libddp.
 class SharedGradients {
 public:
-    // own: where the gradients lie (copy), or nullptr: in their buckets (view). place: nullptr: on the CPU.
+    // own: where the gradients lie (copy), or nullptr: in their buckets (view). place: nullptr: on
+    // the CPU.
     SharedGradients(ddp_group* group, const ddp_context_options& options, const Model& model,
                     const std::vector<Gradient>* own, const Place* place = nullptr);
 
@@ -59,7 +60,8 @@ public:
     void set_sync(bool sync) const;
     void ready(std::size_t index) const;
     void finalize() const;
-    // Instead: the end without waiting, and for each parameter, before finalize(), that the host (CPU) or this stream waits.
+    // Instead: the end without waiting, and for each parameter, before finalize(), that the host
+    // (CPU) or this stream waits.
     void finalize_async() const;
     void wait(std::size_t index, void* stream) const;
 

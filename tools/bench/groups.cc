@@ -7,9 +7,11 @@ namespace bench {
 
 BackendSpec parse_backend(const std::string& text) {
     const std::size_t colon = text.find(':');
-    BackendSpec spec{text.substr(0, colon), colon == std::string::npos ? "" : text.substr(colon + 1)};
+    BackendSpec spec{text.substr(0, colon),
+                     colon == std::string::npos ? "" : text.substr(colon + 1)};
     if (spec.name.empty()) {
-        throw std::invalid_argument("--backend: '" + text + "' does not begin with a backend's name");
+        throw std::invalid_argument("--backend: '" + text +
+                                    "' does not begin with a backend's name");
     }
     std::replace(spec.options.begin(), spec.options.end(), ':', ',');
     return spec;
@@ -27,7 +29,8 @@ Group join(const std::string& backend, const Options& options, const std::string
     join.backend_options = backend_options.empty() ? nullptr : backend_options.c_str();
     join.group_name = group_name.c_str();
     join.round_robin = options.groups;
-    join.timeout_ms = static_cast<std::int64_t>(1e3 * std::min(options.timeout, 300.0));  // 300 s: libddp's default
+    // 300 s: libddp's default
+    join.timeout_ms = static_cast<std::int64_t>(1e3 * std::min(options.timeout, 300.0));
     ddp_group* group = nullptr;
     Result result;
     result.check(ddp_group_create(&join, &group, result));
@@ -45,7 +48,8 @@ Ranks ranks_of(ddp_group* group) {
     };
     const auto maximum_of = [group](std::vector<double>& values) {
         Result result;
-        result.check(ddp_allreduce(group, nullptr, values.data(), values.size(), DDP_F64, DDP_MAX, nullptr, result));
+        result.check(ddp_allreduce(group, nullptr, values.data(), values.size(), DDP_F64, DDP_MAX,
+                                   nullptr, result));
     };
     return {barrier, broadcast, maximum_of};
 }

@@ -24,7 +24,8 @@ Group join(const std::string& backend, const Options& options, const std::string
 // Measures among the ranks of this group, which must outlive what is returned.
 Ranks ranks_of(ddp_group* group);
 
-// The name of a group in rows: its backend's name, as it was chosen, and the options that --backend gave.
+// The name of a group in rows: its backend's name, as it was chosen, and the options that --backend
+// gave.
 std::string label(const ddp_group* group, const std::string& backend);
 
 }  // namespace bench

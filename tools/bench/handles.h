@@ -33,7 +33,8 @@ public:
 
     void check(ddp_status status) const {
         if (status == DDP_OK) return;
-        throw std::runtime_error(std::string(ddp_status_name(status)) + ": " + ddp_error_message(error_));
+        throw std::runtime_error(std::string(ddp_status_name(status)) + ": " +
+                                 ddp_error_message(error_));
     }
 
 private:

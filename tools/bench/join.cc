@@ -23,12 +23,14 @@ Holding Holding::now() {
 
 std::vector<Row> run_join(ddp_group* group, const Options& options, const Holding& before) {
     const Holding after = Holding::now();
-    // The clock is the host's. A rank that comes last does not make the others slow, so the time begins with it.
+    // The clock is the host's. A rank that comes last does not make the others slow, so the time
+    // begins with it.
     std::vector<double> largest{before.at_ms, after.at_ms, after.descriptors - before.descriptors,
                                 after.threads - before.threads};
     ranks_of(group).maximum_of(largest);
-    Row row = make_row("join", ddp_group_world_size(group), label(group, options.backends.front()).c_str(), 0,
-                       {largest[1] - largest[0]});
+    Row row =
+        make_row("join", ddp_group_world_size(group),
+                 label(group, options.backends.front()).c_str(), 0, {largest[1] - largest[0]});
     row["descriptors"] = static_cast<int>(largest[2]);
     row["threads"] = static_cast<int>(largest[3]);
     return {row};

@@ -25,15 +25,16 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::chrono::seconds kGraceAfterFailure(5);  // libddp needs less than one to tell the other ranks who failed
+// libddp needs less than one to tell the other ranks who failed
+constexpr std::chrono::seconds kGraceAfterFailure(5);
 constexpr std::chrono::seconds kGraceAfterTerm(2);
 
 [[noreturn]] void fail(const std::string& what, int code) {
     throw std::runtime_error(what + ": " + std::strerror(code));
 }
 
-// Signals that end a job, and the one that tells of a rank's end, are taken one by one in Job::wait instead of by
-// handlers.
+// Signals that end a job, and the one that tells of a rank's end, are taken one by one in Job::wait
+// instead of by handlers.
 sigset_t awaited_signals() {
     sigset_t signals;
     sigemptyset(&signals);
@@ -41,10 +42,12 @@ sigset_t awaited_signals() {
     return signals;
 }
 
-// So that no other user of this host can join the job. It goes through the environment: arguments are for all to see.
+// So that no other user of this host can join the job. It goes through the environment: arguments
+// are for all to see.
 std::string make_secret() {
     std::array<unsigned char, 16> bytes;
-    if (getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) fail("getrandom", errno);
+    if (getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size()))
+        fail("getrandom", errno);
     std::string text;
     for (const unsigned char byte : bytes) {
         text += "0123456789abcdef"[byte >> 4];
@@ -67,7 +70,8 @@ Store open_store(const std::string& secret, double timeout) {
 }
 
 // The variables by which ddprun tells a process its place; libddp's env:// reads them.
-std::vector<std::string> rank_environment(int rank, int world, int port, const std::string& secret) {
+std::vector<std::string> rank_environment(int rank, int world, int port,
+                                          const std::string& secret) {
     std::vector<std::string> variables{"DDP_RANK=" + std::to_string(rank),
                                        "DDP_WORLD_SIZE=" + std::to_string(world),
                                        "DDP_LOCAL_RANK=" + std::to_string(rank),
@@ -98,7 +102,8 @@ pid_t start_rank(char** argv, std::vector<std::string> environment) {
     posix_spawnattr_setsigmask(&attributes, &none);
     posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK);
     pid_t pid = -1;
-    const int code = posix_spawn(&pid, "/proc/self/exe", nullptr, &attributes, argv, pointers.data());
+    const int code =
+        posix_spawn(&pid, "/proc/self/exe", nullptr, &attributes, argv, pointers.data());
     posix_spawnattr_destroy(&attributes);
     if (code != 0) fail("cannot start a rank", code);
     return pid;
@@ -113,7 +118,8 @@ public:
     ~Job() {
         signal_all(SIGKILL);
         for (const Rank& rank : ranks_) {
-            if (rank.pid > 0) waitpid(rank.pid, nullptr, 0);  // returns at once: nothing survives SIGKILL
+            // returns at once: nothing survives SIGKILL
+            if (rank.pid > 0) waitpid(rank.pid, nullptr, 0);
         }
     }
 
@@ -162,14 +168,17 @@ private:
     void reap() {
         for (std::size_t i = 0; i < ranks_.size(); ++i) {
             int status = 0;
-            if (ranks_[i].pid <= 0 || waitpid(ranks_[i].pid, &status, WNOHANG) != ranks_[i].pid) continue;
+            if (ranks_[i].pid <= 0 || waitpid(ranks_[i].pid, &status, WNOHANG) != ranks_[i].pid)
+                continue;
             ranks_[i].pid = 0;
             if (WIFEXITED(status) && WEXITSTATUS(status) == 0) continue;
             if (WIFSIGNALED(status) && phase_ == Phase::running) {
-                std::cerr << "ddp-bench: rank " << i << " was ended by signal " << WTERMSIG(status) << '\n';
+                std::cerr << "ddp-bench: rank " << i << " was ended by signal " << WTERMSIG(status)
+                          << '\n';
             }
             note_failure(WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status));
-            if (phase_ == Phase::running) deadline_ = std::min(deadline_, Clock::now() + kGraceAfterFailure);
+            if (phase_ == Phase::running)
+                deadline_ = std::min(deadline_, Clock::now() + kGraceAfterFailure);
         }
     }
 
@@ -203,18 +212,22 @@ private:
 
 bool is_launched() {
     const auto set = [](const char* name) { return std::getenv(name) != nullptr; };
-    return set("DDP_RANK") || (set("RANK") && set("WORLD_SIZE")) || set("OMPI_COMM_WORLD_RANK") || set("PMI_RANK");
+    return set("DDP_RANK") || (set("RANK") && set("WORLD_SIZE")) || set("OMPI_COMM_WORLD_RANK") ||
+           set("PMI_RANK");
 }
 
 int launch(int world, double timeout, char** argv) {
-    // Before the store starts its threads, so that they inherit the mask and no signal ends the process there.
+    // Before the store starts its threads, so that they inherit the mask and no signal ends the
+    // process there.
     const sigset_t signals = awaited_signals();
-    if (const int code = pthread_sigmask(SIG_BLOCK, &signals, nullptr)) fail("pthread_sigmask", code);
+    if (const int code = pthread_sigmask(SIG_BLOCK, &signals, nullptr))
+        fail("pthread_sigmask", code);
     const std::string secret = make_secret();
     const Store store = open_store(secret, timeout);
     Job job(timeout);
     for (int rank = 0; rank < world; ++rank) {
-        job.add(start_rank(argv, rank_environment(rank, world, ddp_store_port(store.get()), secret)));
+        job.add(
+            start_rank(argv, rank_environment(rank, world, ddp_store_port(store.get()), secret)));
     }
     return job.wait();
 }

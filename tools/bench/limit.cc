@@ -15,7 +15,8 @@
 namespace bench {
 namespace {
 
-constexpr std::size_t kLine = 64;  // parts begin and end at cache lines, as no two ranks should write to one
+// parts begin and end at cache lines, as no two ranks should write to one
+constexpr std::size_t kLine = 64;
 constexpr std::size_t kPage = 4096;
 
 template <typename Vector>
@@ -24,7 +25,8 @@ template <typename Vector>
 }
 
 template <typename Vector>
-[[gnu::always_inline]] inline void sum_parts(float* const* parts, std::size_t world, std::size_t count) {
+[[gnu::always_inline]] inline void sum_parts(float* const* parts, std::size_t world,
+                                             std::size_t count) {
     for (std::size_t i = 0; i < count; i += sizeof(Vector) / sizeof(float)) {
         Vector sum = *at<Vector>(parts[0] + i);
         for (std::size_t part = 1; part < world; ++part) sum += *at<Vector>(parts[part] + i);
@@ -32,7 +34,8 @@ template <typename Vector>
     }
 }
 
-// Vectors that may be read and written where floats are; parts begin and end at cache lines, so they are aligned.
+// Vectors that may be read and written where floats are; parts begin and end at cache lines, so
+// they are aligned.
 using Floats4 = float __attribute__((vector_size(16), may_alias));
 
 void sum_default(float* const* parts, std::size_t world, std::size_t count) {
@@ -49,7 +52,8 @@ using Floats16 = float __attribute__((vector_size(64), may_alias));
     sum_parts<Floats8>(parts, world, count);
 }
 
-[[gnu::target("avx512f")]] void sum_avx512(float* const* parts, std::size_t world, std::size_t count) {
+[[gnu::target("avx512f")]] void sum_avx512(float* const* parts, std::size_t world,
+                                           std::size_t count) {
     sum_parts<Floats16>(parts, world, count);
 }
 
@@ -82,11 +86,14 @@ Limit::Limit(int world, int rank, std::size_t bytes)
     const std::size_t buffer = round_up(part * ranks, kPage);
     size_ = buffer * ranks;
     // Only the parts of this rank are ever touched, and only what is touched costs memory.
-    memory_ = mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (memory_ == MAP_FAILED) throw std::runtime_error(std::string("mmap for the limit: ") + std::strerror(errno));
+    memory_ = mmap(nullptr, size_, PROT_READ | PROT_WRITE,
+                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory_ == MAP_FAILED)
+        throw std::runtime_error(std::string("mmap for the limit: ") + std::strerror(errno));
     count_ = part / sizeof(float);
     for (std::size_t i = 0; i < ranks; ++i) {
-        char* start = static_cast<char*>(memory_) + i * buffer + static_cast<std::size_t>(rank) * part;
+        char* start =
+            static_cast<char*>(memory_) + i * buffer + static_cast<std::size_t>(rank) * part;
         std::memset(start, 0, part);
         parts_.push_back(static_cast<float*>(static_cast<void*>(start)));
     }

@@ -6,10 +6,11 @@
 
 namespace bench {
 
-// Touches what an ideal allreduce in shared memory touches, in place, and nothing else: of each of `world` buffers of
-// `bytes` bytes a rank reads its own part, 1 / world of it, adds the parts up, and writes the sum into all of them. So
-// each rank reads and writes `bytes` bytes. The memory has the layout that buffers shared by all ranks would have, but
-// is this process's own, and ranks do not wait for each other: there is nothing left but loads and stores.
+// Touches what an ideal allreduce in shared memory touches, in place, and nothing else: of each of
+// `world` buffers of `bytes` bytes a rank reads its own part, 1 / world of it, adds the parts up,
+// and writes the sum into all of them. So each rank reads and writes `bytes` bytes. The memory has
+// the layout that buffers shared by all ranks would have, but is this process's own, and ranks do
+// not wait for each other: there is nothing left but loads and stores.
 class Limit {
 public:
     Limit(int world, int rank, std::size_t bytes);
@@ -17,8 +18,8 @@ public:
     Limit& operator=(const Limit&) = delete;
     ~Limit();
 
-    // Runs once and returns its milliseconds. With more ranks than cores: the time that the thread ran, as many times
-    // as there are ranks to a core.
+    // Runs once and returns its milliseconds. With more ranks than cores: the time that the thread
+    // ran, as many times as there are ranks to a core.
     double pass() const;
 
 private:

@@ -34,8 +34,9 @@ int print(const std::vector<Row>& rows, const Options& options) {
 int be_a_rank(const Options& options) {
     const Holding before = Holding::now();
     const Group group = join(options.backends.front(), options, "world");
-    const std::vector<Row> rows =
-        options.command == Command::join ? run_join(group.get(), options, before) : run(group.get(), options);
+    const std::vector<Row> rows = options.command == Command::join
+                                      ? run_join(group.get(), options, before)
+                                      : run(group.get(), options);
     return ddp_group_rank(group.get()) == 0 ? print(rows, options) : 0;
 }
 
@@ -55,7 +56,8 @@ int run_command(const Options& options, int argc, char** argv) {
         return 0;
     }
     if (is_launched()) return be_a_rank(options);
-    if (options.command == Command::replay) find_model(options.model);  // its errors once, and not from every rank
+    // its errors once, and not from every rank
+    if (options.command == Command::replay) find_model(options.model);
     return launch(options.world, options.timeout, argv);
 }
 

@@ -43,7 +43,9 @@ std::vector<double> counted(const std::vector<double>& noted) {
 }
 
 double now_ms() {
-    return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now().time_since_epoch()).count();
+    return std::chrono::duration<double, std::milli>(
+               std::chrono::steady_clock::now().time_since_epoch())
+        .count();
 }
 
 std::vector<std::vector<double>> measure(const Ranks& ranks, const Budget& budget,

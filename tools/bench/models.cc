@@ -33,7 +33,9 @@ public:
     Model take() { return std::move(model_); }
 
 private:
-    void add(std::string name, Shape shape) { model_.push_back({std::move(name), std::move(shape), uses_}); }
+    void add(std::string name, Shape shape) {
+        model_.push_back({std::move(name), std::move(shape), uses_});
+    }
 
     double uses_ = 1;
     Model model_;
@@ -43,10 +45,11 @@ double square(int side) {
     return static_cast<double>(side) * side;
 }
 
-// A bottleneck block of ResNet (He et al. 2015): 1x1 down, 3x3, 1x1 up by 4, each with a batch norm. Its pictures come with so
-// many pixels a side; the 3x3 makes them smaller, as in torchvision.
-void add_bottleneck(Builder& b, const std::string& name, std::int64_t inputs, std::int64_t width, bool downsample,
-                    int side, int stride) {
+// A bottleneck block of ResNet (He et al. 2015): 1x1 down, 3x3, 1x1 up by 4, each with a batch
+// norm. Its pictures come with so many pixels a side; the 3x3 makes them smaller, as in
+// torchvision.
+void add_bottleneck(Builder& b, const std::string& name, std::int64_t inputs, std::int64_t width,
+                    bool downsample, int side, int stride) {
     b.used(square(side));
     b.weight(name + ".conv1", {width, inputs, 1, 1});
     b.weight_and_bias(name + ".bn1", {width});
@@ -138,7 +141,8 @@ Model resnet50() {
     for (int stage = 0; stage < 4; ++stage) {
         const std::int64_t width = std::int64_t{64} << stage;
         for (int block = 0; block < blocks[stage]; ++block) {
-            const std::string name = "layer" + std::to_string(stage + 1) + "." + std::to_string(block);
+            const std::string name =
+                "layer" + std::to_string(stage + 1) + "." + std::to_string(block);
             const int stride = stage > 0 && block == 0 ? 2 : 1;
             add_bottleneck(b, name, inputs, width, block == 0, side, stride);
             inputs = 4 * width;
@@ -194,7 +198,8 @@ Model bert(std::int64_t layers, std::int64_t hidden) {
 
 Model uniform(std::int64_t parameters, std::int64_t elements) {
     Model model;
-    for (std::int64_t i = 0; i < parameters; ++i) model.push_back({"param" + std::to_string(i), {elements}, 1});
+    for (std::int64_t i = 0; i < parameters; ++i)
+        model.push_back({"param" + std::to_string(i), {elements}, 1});
     return model;
 }
 
@@ -206,7 +211,8 @@ Model read_model(std::istream& in) {
     for (int number = 1; std::getline(in, line); ++number) {
         Parameter parameter;
         if (!parse_line(line, number, parameter)) continue;
-        if (elements > kMostElements - parameter.count()) throw bad_line(number, "too many elements");
+        if (elements > kMostElements - parameter.count())
+            throw bad_line(number, "too many elements");
         elements += parameter.count();
         work += parameter.work();
         if (!std::isfinite(work)) throw bad_line(number, "elements are used too often");
@@ -226,8 +232,8 @@ void write_model(std::ostream& out, const Model& model) {
     }
 }
 
-// "2000x256": so many parameters of so many elements, each from 1 to 9,999,999. (A std::regex would say it in a line, but GCC
-// 12 warns of that header under the sanitizers.)
+// "2000x256": so many parameters of so many elements, each from 1 to 9,999,999. (A std::regex would
+// say it in a line, but GCC 12 warns of that header under the sanitizers.)
 static std::optional<Model> read_uniform(const std::string& name) {
     constexpr int kMost = 9'999'999;
     int numbers[2] = {};

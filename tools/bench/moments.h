@@ -13,7 +13,8 @@ public:
     virtual ~Moments() = default;
     // Forgets all, and makes room for so many.
     virtual void reset(std::size_t count) = 0;
-    // The moment when the stream comes to this point, or now. Any thread; none at the same time for the same moment.
+    // The moment when the stream comes to this point, or now. Any thread; none at the same time for
+    // the same moment.
     virtual void mark(std::size_t moment, void* stream) noexcept = 0;
     // Milliseconds; waits until the moment is there.
     virtual double at(std::size_t moment) = 0;

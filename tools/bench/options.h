@@ -25,7 +25,8 @@ struct Options : Settings {
 
     // Options of every benchmark.
     int world = 2;
-    std::vector<std::string> backends{"auto"};  // as parse_backend reads them; allreduce compares several
+    // as parse_backend reads them; allreduce compares several
+    std::vector<std::string> backends{"auto"};
     std::string backend_options;
     std::string iters = "auto";
     double seconds = 1.5;   // of measuring a row
@@ -37,15 +38,17 @@ struct Options : Settings {
     std::vector<std::uint64_t> bytes{4096, 65536, 1048576, 4194304, 26214400};
     std::string dtype = "f32";
     std::vector<std::string> memory{"own"};  // "own", "group"
-    unsigned pieces = 0;                     // of each size, under way together; 0: one for each of the groups
+    // of each size, under way together; 0: one for each of the groups
+    unsigned pieces = 0;
 
     std::string device = "cpu";  // of the gradients: "cpu", "cuda", "cuda:N"
 
     // replay, transfer and models
     std::string model = "resnet50";
     double compute_ms = 0;
-    bool sleep = false;                // instead of computing
-    bool without_overlap = false;      // also run the loop with all gradients announced after the backward pass
+    bool sleep = false;  // instead of computing
+    // also run the loop with all gradients announced after the backward pass
+    bool without_overlap = false;
     std::vector<unsigned> sync_every;  // also run a loop for each: averages in one of so many steps
     bool copy = false;
     bool find_unused = false;
@@ -77,7 +80,8 @@ struct Options : Settings {
     std::int64_t iterations() const;  // 0: as many as fit into `seconds`
 };
 
-// Returns what the command line says. Where it asks for help or is wrong, prints that and ends the process.
+// Returns what the command line says. Where it asks for help or is wrong, prints that and ends the
+// process.
 Options parse_options(int argc, const char* const* argv);
 
 }  // namespace bench

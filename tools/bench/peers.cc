@@ -22,7 +22,8 @@ fs::path find_script(const fs::path& program) {
         std::error_code ignored;
         if (fs::exists(place / "compare.py", ignored)) return place / "compare.py";
     }
-    throw std::runtime_error("peers: compare.py is neither beside this program nor in " DDP_PEERS_FROM_BIN);
+    throw std::runtime_error(
+        "peers: compare.py is neither beside this program nor in " DDP_PEERS_FROM_BIN);
 }
 
 }  // namespace
@@ -30,7 +31,8 @@ fs::path find_script(const fs::path& program) {
 void run_peers(int argc, const char* const* argv) {
     const fs::path program = fs::read_symlink("/proc/self/exe");
     const fs::path script = find_script(program);
-    // PyTorch and matplotlib, where they come from packages of the system, belong to the system's Python.
+    // PyTorch and matplotlib, where they come from packages of the system, belong to the system's
+    // Python.
     for (const char* python : {"/usr/bin/python3", "python3"}) {
         std::vector<std::string> command{python, "-B", script, "--bench", program};
         for (int i = 2; i < argc; ++i) command.emplace_back(argv[i]);

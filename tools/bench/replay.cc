@@ -27,8 +27,8 @@ double cpu_ms(clockid_t clock) {
     return 1e3 * static_cast<double>(now.tv_sec) + 1e-6 * static_cast<double>(now.tv_nsec);
 }
 
-// Keeps a core busy. It counts the time that this thread runs, not the time that passes: where communication takes the
-// core away, real work would be as much later.
+// Keeps a core busy. It counts the time that this thread runs, not the time that passes: where
+// communication takes the core away, real work would be as much later.
 void compute(double milliseconds) {
     if (milliseconds <= 0) return;
     const double end = cpu_ms(CLOCK_THREAD_CPUTIME_ID) + milliseconds;
@@ -42,20 +42,23 @@ void sleep_until(double moment_ms) {
     if (left > 0) std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(left));
 }
 
-// The value that a rank writes into a gradient: another one for each rank, parameter and iteration, all exact in f32.
+// The value that a rank writes into a gradient: another one for each rank, parameter and iteration,
+// all exact in f32.
 float value_of(int rank, std::size_t param, std::int64_t iteration) {
-    return static_cast<float>(1 + rank + static_cast<int>(param % 64) + static_cast<int>(iteration % 16));
+    return static_cast<float>(1 + rank + static_cast<int>(param % 64) +
+                              static_cast<int>(iteration % 16));
 }
 
 // The same backward pass with and without libddp, so that the difference is libddp's doing.
 class Backward {
 public:
-    Backward(const Model& model, const Options& options, int rank) : rank_(rank), sleeps_(options.sleep) {
+    Backward(const Model& model, const Options& options, int rank)
+        : rank_(rank), sleeps_(options.sleep) {
         for (const double share : work_shares(model)) costs_.push_back(options.compute_ms * share);
     }
 
-    // `ready` is called with a parameter's index once its gradient is written; the last registered parameter comes
-    // first.
+    // `ready` is called with a parameter's index once its gradient is written; the last registered
+    // parameter comes first.
     template <typename Ready>
     void run(const std::vector<Gradient>& gradients, std::int64_t iteration, Ready ready) const {
         double due = now_ms();
@@ -82,10 +85,12 @@ void check_means(const std::vector<Gradient>& gradients, int world, std::int64_t
         const Gradient& g = gradients[i];
         if (g.count == 0) continue;
         double mean = 0;
-        for (int rank = 0; rank < world; ++rank) mean += value_of(rank, i, iteration) / static_cast<double>(world);
+        for (int rank = 0; rank < world; ++rank)
+            mean += value_of(rank, i, iteration) / static_cast<double>(world);
         for (const float got : {g.data[0], g.data[g.count - 1]}) {
             if (std::abs(got - mean) <= 1e-5 * mean) continue;
-            throw std::runtime_error("the gradient of parameter " + std::to_string(i) + " is not the mean over ranks");
+            throw std::runtime_error("the gradient of parameter " + std::to_string(i) +
+                                     " is not the mean over ranks");
         }
     }
 }
@@ -94,7 +99,9 @@ void check_means(const std::vector<Gradient>& gradients, int world, std::int64_t
 struct Variant {
     Variant(ddp_group* group, const ddp_context_options& options, double mb, const Model& model,
             const std::vector<Gradient>* own)
-        : gradients(group, options, model, own), world(ddp_group_world_size(group)), bucket_mb(mb) {}
+        : gradients(group, options, model, own),
+          world(ddp_group_world_size(group)),
+          bucket_mb(mb) {}
 
     // One step of training with libddp.
     double step(const Backward& backward, std::int64_t iteration) {
@@ -127,7 +134,8 @@ struct Variant {
         for (unsigned i = 1; i <= count; ++i) {
             gradients.set_sync(i == count);
             gradients.begin_step();
-            backward.run(gradients.all(), iteration, [&](std::size_t param) { gradients.ready(param); });
+            backward.run(gradients.all(), iteration,
+                         [&](std::size_t param) { gradients.ready(param); });
             gradients.finalize();
         }
         const double end = now_ms();
@@ -168,7 +176,8 @@ struct Variant {
 
 void use_hook(const Variant& variant, const Options& options) {
     Result result;
-    result.check(ddp_use_hook(variant.gradients.context(), options.hook.c_str(), options.hook_options.c_str(), result));
+    result.check(ddp_use_hook(variant.gradients.context(), options.hook.c_str(),
+                              options.hook_options.c_str(), result));
 }
 
 // Runs until libddp has found a bucket cap.
@@ -182,7 +191,8 @@ void tune(Variant& variant, const Backward& backward, std::int64_t& iteration) {
 
 Row row_of(const Variant& variant, ddp_group* group, const Options& options, const Model& model,
            const std::vector<double>& times, double local_ms) {
-    Row row = make_row("replay", variant.world, ddp_group_backend(group), 4 * element_count(model), times);
+    Row row = make_row("replay", variant.world, ddp_group_backend(group), 4 * element_count(model),
+                       times);
     row["local_ms"] = local_ms;
     row["model"] = options.model;
     row["params"] = model.size();
@@ -202,7 +212,8 @@ Row row_of(const Variant& variant, ddp_group* group, const Options& options, con
 std::vector<Row> run_replay(ddp_group* group, const Options& options) {
     if (options.device != "cpu") {
         if (options.sleep || options.without_overlap || !options.sync_every.empty())
-            throw std::invalid_argument("--sleep, --without-overlap and --sync-every require --device cpu");
+            throw std::invalid_argument(
+                "--sleep, --without-overlap and --sync-every require --device cpu");
         return run_replay_on_gpu(group, options);
     }
     const Model model = find_model(options.model);
@@ -221,7 +232,8 @@ std::vector<Row> run_replay(ddp_group* group, const Options& options) {
     const auto add = [&](double mb, std::uint32_t flags) -> Variant& {
         Settings with = options;
         with.bucket_mb = mb;
-        Variant& variant = variants.emplace_back(group, context_options(with, flags), mb, model, place);
+        Variant& variant =
+            variants.emplace_back(group, context_options(with, flags), mb, model, place);
         loops.push_back([&] { return variant.step(backward, ++iteration); });
         return variant;
     };
@@ -233,7 +245,8 @@ std::vector<Row> run_replay(ddp_group* group, const Options& options) {
     }
     for (const unsigned every : options.sync_every) {
         more.push_back("sync_every_" + std::to_string(every) + "_ms");
-        loops.push_back([&, every] { return plain.steps_with_one_sync(backward, ++iteration, every); });
+        loops.push_back(
+            [&, every] { return plain.steps_with_one_sync(backward, ++iteration, every); });
     }
     const std::size_t after = loops.size();
     Variant *finding = nullptr, *hooked = nullptr;

@@ -87,7 +87,8 @@ void print_table(std::ostream& out, const std::vector<Row>& rows) {
         for (const auto& column : columns) {
             std::size_t width = 0;
             for (const std::string& text : column) width = std::max(width, text.size());
-            out << (&column == &columns.front() ? "" : "  ") << std::setw(static_cast<int>(width)) << column[line];
+            out << (&column == &columns.front() ? "" : "  ") << std::setw(static_cast<int>(width))
+                << column[line];
         }
         out << '\n';
     }

@@ -25,7 +25,8 @@ void print_json(std::ostream& out, const std::vector<Row>& rows);
 // All rows must have the same keys, here and in write_csv.
 void print_table(std::ostream& out, const std::vector<Row>& rows);
 
-// A line of keys, then a line for each row, as RFC 4180 has it. Throws std::runtime_error when the file cannot be written.
+// A line of keys, then a line for each row, as RFC 4180 has it. Throws std::runtime_error when the
+// file cannot be written.
 void write_csv(const std::string& path, const std::vector<Row>& rows);
 
 }  // namespace bench

@@ -5,8 +5,9 @@
 
 namespace bench {
 
-// The value below which `fraction` (0 to 1) of the sorted series lies, interpolated between neighbours, as numpy's
-// default does. Throws std::invalid_argument for an empty series or a fraction outside.
+// The value below which `fraction` (0 to 1) of the sorted series lies, interpolated between
+// neighbours, as numpy's default does. Throws std::invalid_argument for an empty series or a
+// fraction outside.
 double percentile(std::vector<double> series, double fraction);
 
 double median(std::vector<double> series);

@@ -50,7 +50,8 @@ double Trace::overlap(Track track, Track other) const {
     const Times mine = times(track), theirs = times(other);
     Times both;
     for (std::size_t i = 0, k = 0; i < mine.size() && k < theirs.size();) {
-        const double begin = std::max(mine[i].first, theirs[k].first), end = std::min(mine[i].second, theirs[k].second);
+        const double begin = std::max(mine[i].first, theirs[k].first),
+                     end = std::min(mine[i].second, theirs[k].second);
         if (begin < end) both.emplace_back(begin, end);
         ++(mine[i].second < theirs[k].second ? i : k);
     }
@@ -73,8 +74,10 @@ void Trace::write(const std::string& path) const {
                           {"ts", 1e3 * span.begin},
                           {"dur", 1e3 * (span.end - span.begin)}});
     }
-    const auto tell = [&](int row, const char* what, const char* key, const nlohmann::ordered_json& value) {
-        events.push_back({{"name", what}, {"ph", "M"}, {"pid", 0}, {"tid", row}, {"args", {{key, value}}}});
+    const auto tell = [&](int row, const char* what, const char* key,
+                          const nlohmann::ordered_json& value) {
+        events.push_back(
+            {{"name", what}, {"ph", "M"}, {"pid", 0}, {"tid", row}, {"args", {{key, value}}}});
     };
     for (const auto& [row, name] : rows) {
         tell(row, "thread_name", "name", name);

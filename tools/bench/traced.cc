@@ -25,14 +25,16 @@ Traced::~Traced() {
     ddp_set_comm_hook(gradients_.context(), nullptr, nullptr, nullptr, nullptr);
 }
 
-ddp_status Traced::reduce(void* self, ddp_group* group, ddp_bucket* bucket, ddp_work** work, ddp_error** error) {
+ddp_status Traced::reduce(void* self, ddp_group* group, ddp_bucket* bucket, ddp_work** work,
+                          ddp_error** error) {
     auto* traced = static_cast<Traced*>(self);
     Bucket& known = traced->buckets_[static_cast<std::size_t>(ddp_bucket_index(bucket))];
     known.stream = ddp_bucket_stream(bucket);
     traced->moments_.mark(known.moments + kBegin, known.stream);
     ddp_work* sum = nullptr;
-    const ddp_status status = ddp_allreduce(group, nullptr, ddp_bucket_buffer(bucket), ddp_bucket_count(bucket),
-                                            ddp_bucket_dtype(bucket), ddp_bucket_op(bucket), &sum, error);
+    const ddp_status status =
+        ddp_allreduce(group, nullptr, ddp_bucket_buffer(bucket), ddp_bucket_count(bucket),
+                      ddp_bucket_dtype(bucket), ddp_bucket_op(bucket), &sum, error);
     if (status != DDP_OK) return status;
     const Work owned(sum);
     return ddp_work_then(sum, &reduced, &known, nullptr, DDP_WORK_ANY_THREAD, work, error);
@@ -79,17 +81,20 @@ void Traced::written(std::size_t param) {
     if (--buckets_[b].unwritten > 0 || b < options_.groups) return;
     Bucket& before = buckets_[b - options_.groups];
     const double end = now_ms() + kPatienceMs;
-    while (!before.enqueued.load(std::memory_order_acquire) && now_ms() < end) std::this_thread::yield();
+    while (!before.enqueued.load(std::memory_order_acquire) && now_ms() < end)
+        std::this_thread::yield();
     before.late = !before.enqueued.load(std::memory_order_acquire);
 }
 
 // Buckets may have been rebuilt.
 void Traced::follow_plan() {
     const std::size_t params = gradients_.all().size();
-    buckets_ = std::vector<Bucket>(static_cast<std::size_t>(ddp_context_bucket_count(gradients_.context())));
+    buckets_ = std::vector<Bucket>(
+        static_cast<std::size_t>(ddp_context_bucket_count(gradients_.context())));
     bucket_of_.resize(params);
     for (std::size_t i = 0; i < params; ++i) {
-        const std::int32_t bucket = ddp_context_param_bucket(gradients_.context(), static_cast<ddp_param>(i));
+        const std::int32_t bucket =
+            ddp_context_param_bucket(gradients_.context(), static_cast<ddp_param>(i));
         bucket_of_[i] = static_cast<std::size_t>(bucket);
         buckets_[bucket_of_[i]].params.push_back(i);
     }
@@ -106,10 +111,12 @@ void Traced::collect(double asked) {
     const std::string step = "step " + std::to_string(steps_) + ", ";
     double unpacked = asked;
     for (std::size_t i = 0; i < gradients_.all().size(); ++i) {
-        trace_.add(Trace::Track::backward, step + gradients_.name(i), moments_.at(begin_of(i)), moments_.at(end_of(i)));
+        trace_.add(Trace::Track::backward, step + gradients_.name(i), moments_.at(begin_of(i)),
+                   moments_.at(end_of(i)));
         unpacked = std::max(unpacked, moments_.at(end_of(i)));
     }
-    std::vector<double> free(options_.groups, 0);  // since when nothing before is on its way, for each of the groups
+    // since when nothing before is on its way, for each of the groups
+    std::vector<double> free(options_.groups, 0);
     for (std::size_t b = 0; b < buckets_.size(); ++b) {
         const Bucket& bucket = buckets_[b];
         const std::size_t lane = b % free.size();

@@ -13,20 +13,24 @@
 
 namespace bench {
 
-// Times the steps of a context through its public interface. A communication hook, the averaging allreduce that is the default,
-// marks when a bucket's communication begins and ends; and each bucket is waited for by itself. Collective, as the steps are.
+// Times the steps of a context through its public interface. A communication hook, the averaging
+// allreduce that is the default, marks when a bucket's communication begins and ends; and each
+// bucket is waited for by itself. Collective, as the steps are.
 //
-// On a device both marks are on the bucket's stream, which it shares with the next bucket. The end is exact where the operation
-// is enqueued before the next bucket is launched, so that is waited for, for at most a millisecond. Where data goes through the
-// host that is not enough: there the end is when the host had enqueued all.
+// On a device both marks are on the bucket's stream, which it shares with the next bucket. The end
+// is exact where the operation is enqueued before the next bucket is launched, so that is waited
+// for, for at most a millisecond. Where data goes through the host that is not enough: there the
+// end is when the host had enqueued all.
 class Traced {
 public:
     // Writes all gradients, and says of each that it is ready: the last registered first.
     using Ready = std::function<void(std::size_t param)>;
-    using Backward = std::function<void(const std::vector<Gradient>& gradients, const Ready& ready)>;
+    using Backward =
+        std::function<void(const std::vector<Gradient>& gradients, const Ready& ready)>;
 
     // probe: a stream beside that of the gradients, on which buckets are waited for.
-    Traced(SharedGradients& gradients, Moments& moments, const Options& options, void* probe = nullptr);
+    Traced(SharedGradients& gradients, Moments& moments, const Options& options,
+           void* probe = nullptr);
     ~Traced();
     Traced(const Traced&) = delete;
     Traced& operator=(const Traced&) = delete;
@@ -48,7 +52,8 @@ private:
         bool late = false;  // that was after the next bucket was launched
     };
 
-    static ddp_status reduce(void* self, ddp_group* group, ddp_bucket* bucket, ddp_work** work, ddp_error** error);
+    static ddp_status reduce(void* self, ddp_group* group, ddp_bucket* bucket, ddp_work** work,
+                             ddp_error** error);
     static ddp_status reduced(void* bucket, ddp_work** next, ddp_error** error);
 
     std::size_t begin_of(std::size_t param) const { return 2 * param; }

@@ -9,7 +9,8 @@
 namespace ddprun {
 namespace {
 
-// Short enough for `Job`, which waits for two quiet seconds, and long enough for thousands of ranks.
+// Short enough for `Job`, which waits for two quiet seconds, and long enough for thousands of
+// ranks.
 constexpr Milliseconds kBetweenLooks{250};
 // In ticks of /proc, 10 ms each: threads that only wake up now and then stay below for seconds.
 constexpr std::int64_t kLeastTicks = 5;
@@ -19,7 +20,8 @@ std::int64_t own_ticks(pid_t pid) {
     libddp::FileIn file("/proc/" + std::to_string(pid) + "/stat");
     std::string text;
     if (!std::getline(file, text)) return 0;
-    // The second field is the name in parentheses, which may hold anything; utime and stime are the 14th and 15th.
+    // The second field is the name in parentheses, which may hold anything; utime and stime are the
+    // 14th and 15th.
     libddp::TextIn fields(text.substr(text.rfind(')') + 1));
     std::string skipped;
     for (int field = 3; field < 14; ++field) fields >> skipped;

@@ -1,4 +1,5 @@
-// Whether a process does anything: it prints, or it or one that descends from it computes. A rank may be a shell that waits.
+// Whether a process does anything: it prints, or it or one that descends from it computes. A rank
+// may be a shell that waits.
 #pragma once
 
 #include <sys/types.h>

@@ -31,8 +31,10 @@ void limit_open_files(rlim_t count) {
 
 }  // namespace
 
-std::vector<std::string> child_arguments(const std::vector<std::string>& program, rlim_t open_files) {
-    std::vector<std::string> arguments = {"ddprun", kChildMode, std::to_string(getpid()), std::to_string(open_files)};
+std::vector<std::string> child_arguments(const std::vector<std::string>& program,
+                                         rlim_t open_files) {
+    std::vector<std::string> arguments = {"ddprun", kChildMode, std::to_string(getpid()),
+                                          std::to_string(open_files)};
     arguments.insert(arguments.end(), program.begin(), program.end());
     return arguments;
 }
@@ -42,11 +44,13 @@ bool is_child_mode(int argc, char** argv) {
 }
 
 int run_child(int, char** argv) {
-    // SIGKILL, because a rank that ignores SIGTERM would outlive a launcher that can no longer insist.
+    // SIGKILL, because a rank that ignores SIGTERM would outlive a launcher that can no longer
+    // insist.
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     // The parent may have died before prctl, and then no signal comes.
     if (std::to_string(getppid()) != argv[kParent]) return 126;
-    if (fcntl(kReportDescriptor, F_SETFD, FD_CLOEXEC) != 0 || fcntl(kGuardDescriptor, F_SETFD, FD_CLOEXEC) != 0) {
+    if (fcntl(kReportDescriptor, F_SETFD, FD_CLOEXEC) != 0 ||
+        fcntl(kGuardDescriptor, F_SETFD, FD_CLOEXEC) != 0) {
         std::fputs("ddprun: --child is for ddprun's own use\n", stderr);
         return 126;
     }

@@ -17,7 +17,8 @@ std::map<std::string, std::string> own_environment() {
     for (char** entry = environ; entry && *entry; ++entry) {
         const std::string text = *entry;
         const std::size_t equals = text.find('=');
-        if (equals != std::string::npos) variables.emplace(text.substr(0, equals), text.substr(equals + 1));
+        if (equals != std::string::npos)
+            variables.emplace(text.substr(0, equals), text.substr(equals + 1));
     }
     return variables;
 }
@@ -53,11 +54,15 @@ Variables launcher_variables(const RankFacts& facts, const Variables& extra) {
     Variables variables = extra;
     for (auto& variable : fact_variables(facts)) variables.push_back(std::move(variable));
     const auto given = [&extra](const char* name) {
-        return std::any_of(extra.begin(), extra.end(), [name](const auto& variable) { return variable.first == name; });
+        return std::any_of(extra.begin(), extra.end(),
+                           [name](const auto& variable) { return variable.first == name; });
     };
-    if (!facts.record_folder.empty() && !given(kRecord)) variables.emplace_back(kRecord, facts.record_folder);
-    // Without this every rank would start a thread a core, and n ranks n times as many threads as there are cores.
-    if (!std::getenv(kThreads) && !given(kThreads)) variables.emplace_back(kThreads, std::to_string(facts.threads));
+    if (!facts.record_folder.empty() && !given(kRecord))
+        variables.emplace_back(kRecord, facts.record_folder);
+    // Without this every rank would start a thread a core, and n ranks n times as many threads as
+    // there are cores.
+    if (!std::getenv(kThreads) && !given(kThreads))
+        variables.emplace_back(kThreads, std::to_string(facts.threads));
     return variables;
 }
 

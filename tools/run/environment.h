@@ -12,7 +12,8 @@ using Variables = std::vector<std::pair<std::string, std::string>>;
 // The job secret.
 struct Secret {
     std::string text;
-    std::string file;  // where ranks read it, so that it stands in the environment of none; "": no file holds it
+    // where ranks read it, so that it stands in the environment of none; "": no file holds it
+    std::string file;
 };
 
 struct RankFacts {
@@ -36,8 +37,8 @@ bool is_reserved_variable(const std::string& name);
 // The variables that ddprun sets for a rank: `extra` and the rank's facts.
 Variables launcher_variables(const RankFacts& facts, const Variables& extra);
 
-// The whole environment of a rank, "NAME=value": ddprun's own, with `extra` and then the rank's facts in place of what
-// was there.
+// The whole environment of a rank, "NAME=value": ddprun's own, with `extra` and then the rank's
+// facts in place of what was there.
 std::vector<std::string> rank_environment(const RankFacts& facts, const Variables& extra);
 
 }  // namespace ddprun

@@ -26,13 +26,15 @@ constexpr std::size_t kMostHeaders = 64;
 constexpr Milliseconds kRequestTime{1000};
 constexpr Milliseconds kResponseTime{2000};
 constexpr Milliseconds kBetweenLooksAtStop{50};
-// Clients that come more often get the same text. Reading takes at most this part of the time of one processor.
+// Clients that come more often get the same text. Reading takes at most this part of the time of
+// one processor.
 constexpr Milliseconds kLeastAge{500};
 constexpr int kReadingShare = 10;
 
 constexpr const char* kMetricsType = "text/plain; version=0.0.4; charset=utf-8";
 constexpr const char* kFrontPage =
-    "<!doctype html><title>ddprun</title><p>The metrics of this job: <a href=\"/metrics\">/metrics</a>\n";
+    "<!doctype html><title>ddprun</title><p>The metrics of this job: <a "
+    "href=\"/metrics\">/metrics</a>\n";
 
 // A connection that ends when its time or its bytes are used up, however the client spreads them.
 class Connection : public httplib::Stream {
@@ -75,7 +77,8 @@ private:
             const auto left = std::chrono::duration_cast<Milliseconds>(deadline_ - Clock::now());
             if (left.count() <= 0 || stopping_) return false;
             pollfd wanted{socket_, event, 0};
-            const int ready = poll(&wanted, 1, static_cast<int>(std::min(left, kBetweenLooksAtStop).count()));
+            const int ready =
+                poll(&wanted, 1, static_cast<int>(std::min(left, kBetweenLooksAtStop).count()));
             if (ready > 0) return true;
             if (ready < 0 && errno != EINTR) return false;
         }
@@ -115,17 +118,20 @@ public:
             setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
             fcntl(socket, F_SETFD, FD_CLOEXEC);
         });
-        set_pre_routing_handler([this](const httplib::Request& request, httplib::Response& response) {
-            route(request, response);
-            return HandlerResponse::Handled;
-        });
+        set_pre_routing_handler(
+            [this](const httplib::Request& request, httplib::Response& response) {
+                route(request, response);
+                return HandlerResponse::Handled;
+            });
         errno = 0;
         if (address.port == 0) {
             address.port = bind_to_any_port(address.host);
         } else if (!bind_to_port(address.host, address.port)) {
             address.port = -1;
         }
-        if (address.port < 0) throw std::runtime_error(errno != 0 ? std::strerror(errno) : "there is no such address");
+        if (address.port < 0)
+            throw std::runtime_error(errno != 0 ? std::strerror(errno)
+                                                : "there is no such address");
     }
 
     ~Server() override {
@@ -162,8 +168,8 @@ private:
         Connection connection(socket, stopping_);
         bool closed = false;
         process(connection, closed, [](httplib::Request& request) {
-            // Leaves out requests that cost this process much: ranges, which send parts of the text again and again,
-            // and compression.
+            // Leaves out requests that cost this process much: ranges, which send parts of the text
+            // again and again, and compression.
             request.ranges.clear();
             request.headers.erase("Accept-Encoding");
             request.headers.erase("Expect");
@@ -204,7 +210,8 @@ private:
         response.set_content(text_, kMetricsType);
     } catch (const std::exception& error) {
         response.status = 503;
-        response.set_content(std::string("the records cannot be read: ") + error.what() + "\n", "text/plain");
+        response.set_content(std::string("the records cannot be read: ") + error.what() + "\n",
+                             "text/plain");
     }
 
     void read_records() {
@@ -219,7 +226,8 @@ private:
         text_ = metrics_text(job, Snapshot(folder));
         const auto ended = Clock::now();
         read_changes_ = changes;
-        read_again_ = ended + std::max<Clock::duration>(kLeastAge, (ended - began) * (kReadingShare - 1));
+        read_again_ =
+            ended + std::max<Clock::duration>(kLeastAge, (ended - began) * (kReadingShare - 1));
     }
 
     std::mutex mutex_;

@@ -1,5 +1,6 @@
-// Serves the metrics of the job over HTTP, to anybody who reaches the address, from a thread of its own. It reads the records and
-// touches nothing else: neither the ranks nor ddprun's loop wait for a client.
+// Serves the metrics of the job over HTTP, to anybody who reaches the address, from a thread of its
+// own. It reads the records and touches nothing else: neither the ranks nor ddprun's loop wait for
+// a client.
 #pragma once
 
 #include <memory>
@@ -12,7 +13,8 @@ namespace ddprun {
 
 class Exporter {
 public:
-    // Takes the address, of which port 0 is a free one. Throws std::runtime_error if that is not possible.
+    // Takes the address, of which port 0 is a free one. Throws std::runtime_error if that is not
+    // possible.
     explicit Exporter(const Endpoint& address);
     ~Exporter();
     Exporter(const Exporter&) = delete;

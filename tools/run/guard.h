@@ -1,5 +1,6 @@
-// A small process beside ddprun that outlives it: if ddprun is killed, the guard ends the process groups of its ranks.
-// PR_SET_PDEATHSIG ends the ranks themselves, but not the processes that they started.
+// A small process beside ddprun that outlives it: if ddprun is killed, the guard ends the process
+// groups of its ranks. PR_SET_PDEATHSIG ends the ranks themselves, but not the processes that they
+// started.
 #pragma once
 
 #include <sys/types.h>
@@ -21,7 +22,8 @@ public:
 
     // The pipe that add() writes to, for a rank that is being started.
     int pipe() const { return pipe_; }
-    // The rank announces its own process group. If ddprun did so after starting the rank, ddprun could be killed in between.
+    // The rank announces its own process group. If ddprun did so after starting the rank, ddprun
+    // could be killed in between.
     static void add(int pipe, pid_t group);
     void remove(pid_t group);
     // A folder that goes with ddprun, however that ends. Its path has no line break.

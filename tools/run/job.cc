@@ -11,10 +11,12 @@
 namespace ddprun {
 namespace {
 
-// Ranks learn of a death at once and say whose it was. A rank that has neither computed nor printed for this long is not
-// about to say anything: a rank of libddp waits up to a second before it looks for the cause itself.
+// Ranks learn of a death at once and say whose it was. A rank that has neither computed nor printed
+// for this long is not about to say anything: a rank of libddp waits up to a second before it looks
+// for the cause itself.
 constexpr Milliseconds kQuietTime{2000};
-// A killed process goes away when the kernel gets to it; one that is stuck in the kernel never does.
+// A killed process goes away when the kernel gets to it; one that is stuck in the kernel never
+// does.
 constexpr Milliseconds kKillTime{10'000};
 // Output of processes that keep a rank's pipe open although the rank and its group have gone.
 constexpr Milliseconds kDrainTime{2000};
@@ -47,7 +49,8 @@ void Job::start_all() {
         for (int i = 0; i < plan_.ranks; ++i) ranks_.push_back(start_rank(i, plan_.restart));
     } catch (const std::runtime_error& error) {
         const std::size_t rank = static_cast<std::size_t>(plan_.first_rank) + ranks_.size();
-        fail({1, false, "cannot start rank " + std::to_string(rank) + ": " + error.what(), Weight::kLauncher});
+        fail({1, false, "cannot start rank " + std::to_string(rank) + ": " + error.what(),
+              Weight::kLauncher});
         kill();
     }
 }
@@ -55,7 +58,8 @@ void Job::start_all() {
 std::shared_ptr<LogFile> Job::open_log(int rank, int restart) {
     if (plan_.log_dir.empty()) return nullptr;
     const std::string suffix = restart == 0 ? "" : ".restart-" + std::to_string(restart);
-    return std::make_shared<LogFile>(plan_.log_dir + "/rank-" + std::to_string(rank) + suffix + ".log");
+    return std::make_shared<LogFile>(plan_.log_dir + "/rank-" + std::to_string(rank) + suffix +
+                                     ".log");
 }
 
 // Throws std::runtime_error.
@@ -67,15 +71,19 @@ Job::Rank Job::start_rank(int local_rank, int restart) {
                                              LineStream(output_, output_.err, number, log),
                                              [this](Process& ended) { on_end(ended); });
     rank.restart = restart;
-    rank.since_ns = std::chrono::nanoseconds(std::chrono::system_clock::now().time_since_epoch()).count();
-    rank.process->start(
-        loop_, guard_.pipe(), plan_.program, plan_.environment(local_rank, restart), plan_.open_files,
-        plan_.places.empty() ? std::vector<int>() : plan_.places[static_cast<std::size_t>(local_rank)].processors);
+    rank.since_ns =
+        std::chrono::nanoseconds(std::chrono::system_clock::now().time_since_epoch()).count();
+    rank.process->start(loop_, guard_.pipe(), plan_.program, plan_.environment(local_rank, restart),
+                        plan_.open_files,
+                        plan_.places.empty()
+                            ? std::vector<int>()
+                            : plan_.places[static_cast<std::size_t>(local_rank)].processors);
     orphans_.exclude(rank.process->pid());
     return rank;
 }
 
-// Starts ranks again of which nothing is left. Not from within a callback of their processes, which end here.
+// Starts ranks again of which nothing is left. Not from within a callback of their processes, which
+// end here.
 void Job::start_again() {
     const auto now = Clock::now();
     for (Rank& rank : ranks_) {
@@ -90,7 +98,8 @@ void Job::start_again() {
         } catch (const std::runtime_error& error) {
             rank.again = false;
             failed(rank,
-                   {1, false, "cannot start rank " + std::to_string(number) + " again: " + error.what(),
+                   {1, false,
+                    "cannot start rank " + std::to_string(number) + " again: " + error.what(),
                     Weight::kLauncher},
                    false);
         }
@@ -106,15 +115,19 @@ void Job::on_end(Process& process) {
 void Job::judge(Rank& rank) {
     const Process& process = *rank.process;
     const Ending& ending = *process.ending();
-    const std::string name = "rank " + std::to_string(process.rank()) + " (pid " + std::to_string(process.pid()) + ")";
-    const std::string cannot_run = "cannot run '" + plan_.program[0] + "': " + std::strerror(process.exec_error());
+    const std::string name =
+        "rank " + std::to_string(process.rank()) + " (pid " + std::to_string(process.pid()) + ")";
+    const std::string cannot_run =
+        "cannot run '" + plan_.program[0] + "': " + std::strerror(process.exec_error());
     if (process.exec_error() != 0 && rank.restart == plan_.restart) {
         if (!failure_) fail({ending.code(), false, cannot_run, Weight::kLauncher});
         kill();
     } else if (phase_ > Phase::kReporting) {
         return;
     } else if (process.exec_error() != 0) {
-        failed(rank, {ending.code(), false, cannot_run, Weight::kLauncher, process.rank(), rank.since_ns}, false);
+        failed(rank,
+               {ending.code(), false, cannot_run, Weight::kLauncher, process.rank(), rank.since_ns},
+               false);
     } else if (ending.ok()) {
         plan_.survival->succeeded(process.pid());
         if (plan_.survival->is_ending()) look_.start(kBetweenLooksAtStore);
@@ -123,14 +136,17 @@ void Job::judge(Rank& rank) {
         const std::string fault = plan_.records->note(process.rank(), ending, process.last_words());
         if (!fault.empty()) output_.say(fault);
         failed(rank,
-               {ending.code(), !wanted, name + " " + ending.text(), weight_of(ending), process.rank(), rank.since_ns},
+               {ending.code(), !wanted, name + " " + ending.text(), weight_of(ending),
+                process.rank(), rank.since_ns},
                !wanted);
     }
 }
 
 void Job::failed(Rank& rank, Failure failure, bool may_start_again) {
     using After = Survival::After;
-    const After after = phase_ == Phase::kRunning ? plan_.survival->failed(may_start_again, running()) : After::kEnd;
+    const After after = phase_ == Phase::kRunning
+                            ? plan_.survival->failed(may_start_again, running())
+                            : After::kEnd;
     failure.next = plan_.survival->next(after);
     if (after == After::kEnd) return gather(std::move(failure));
     if (after == After::kFailAtEnd && !failure_) return fail(std::move(failure));
@@ -151,17 +167,19 @@ void Job::gather(Failure failure) {
     if (certain) decide();
 }
 
-// Takes the failure that explains the others for that of the job, and tells of every other death by a signal.
+// Takes the failure that explains the others for that of the job, and tells of every other death by
+// a signal.
 void Job::decide() {
     if (std::exchange(decided_, true) || gathered_.empty()) return;
-    const auto cause = std::max_element(gathered_.begin(), gathered_.end(),
-                                        [](const Failure& a, const Failure& b) { return a.weight < b.weight; });
+    const auto cause =
+        std::max_element(gathered_.begin(), gathered_.end(),
+                         [](const Failure& a, const Failure& b) { return a.weight < b.weight; });
     const bool is_here = !failure_ && cause->weight > elsewhere_;
     if (is_here) fail(*cause);
     for (auto other = gathered_.begin(); other != gathered_.end(); ++other) {
         // A rank that exits may make others abort, and one that aborts others exit.
-        const bool may_matter =
-            other->weight > Weight::kStatus || (other == gathered_.begin() && cause->weight == Weight::kAbort);
+        const bool may_matter = other->weight > Weight::kStatus ||
+                                (other == gathered_.begin() && cause->weight == Weight::kAbort);
         if (may_matter && !(is_here && other == cause)) say(*other);
     }
 }
@@ -171,7 +189,8 @@ void Job::say(const Failure& failure) {
 }
 
 void Job::explain(Failure& failure, bool all_end) const {
-    const std::string why = failure.rank < 0 ? "" : plan_.records->explain(failure.rank, failure.since_ns, all_end);
+    const std::string why =
+        failure.rank < 0 ? "" : plan_.records->explain(failure.rank, failure.since_ns, all_end);
     if (!why.empty()) failure.sentence += ": " + why;
     if (!failure.next.empty()) failure.sentence += "; " + failure.next;
 }
@@ -198,7 +217,8 @@ void Job::stop(int signal) {
     for (const Rank& rank : ranks_) {
         if (!rank.gone) rank.process->signal_group(signal);
     }
-    if (phase_ == Phase::kRunning || phase_ == Phase::kReporting) enter(Phase::kStopping, plan_.grace);
+    if (phase_ == Phase::kRunning || phase_ == Phase::kReporting)
+        enter(Phase::kStopping, plan_.grace);
     advance();
 }
 
@@ -220,7 +240,8 @@ bool Job::report_is_over() {
     if (output_.congested()) congested_ = now;
     bool quiet = now - congested_ >= kQuietTime;
     for (const Rank& rank : ranks_) {
-        if (rank.process->running() && now - rank.process->last_active() < kQuietTime) quiet = false;
+        if (rank.process->running() && now - rank.process->last_active() < kQuietTime)
+            quiet = false;
     }
     return quiet || now >= deadline_;
 }
@@ -245,7 +266,8 @@ std::vector<pid_t> Job::running() const {
 }
 
 bool Job::all_gone() const {
-    return std::all_of(ranks_.begin(), ranks_.end(), [](const Rank& rank) { return rank.gone && !rank.again; });
+    return std::all_of(ranks_.begin(), ranks_.end(),
+                       [](const Rank& rank) { return rank.gone && !rank.again; });
 }
 
 void Job::advance() {
@@ -274,7 +296,8 @@ void Job::advance() {
     }
 }
 
-// A rank that has ended takes the processes of its group with it: first with SIGTERM, then with SIGKILL.
+// A rank that has ended takes the processes of its group with it: first with SIGTERM, then with
+// SIGKILL.
 void Job::end_leftovers(Rank& rank) {
     if (rank.gone || rank.process->running()) return;
     if (rank.process->group_gone()) {
@@ -297,9 +320,10 @@ void Job::end_leftovers(Rank& rank) {
 
 void Job::finish_draining() {
     const bool no_orphans = orphans_.end();
-    const bool drained =
-        std::all_of(ranks_.begin(), ranks_.end(), [](const Rank& rank) { return rank.process->drained(); });
-    // A slow reader of ddprun's own output is waited for; it is not the ranks that keep the pipes open then.
+    const bool drained = std::all_of(ranks_.begin(), ranks_.end(),
+                                     [](const Rank& rank) { return rank.process->drained(); });
+    // A slow reader of ddprun's own output is waited for; it is not the ranks that keep the pipes
+    // open then.
     if (!drained && output_.congested()) deadline_ = Clock::now() + kDrainTime;
     if (!(no_orphans && drained) && Clock::now() < deadline_) return;
     for (const Rank& rank : ranks_) rank.process->close_output();
@@ -312,7 +336,8 @@ void Job::finish_draining() {
 void Job::abandon(Rank& rank) {
     rank.gone = true;
     rank.gone_at = Clock::now();
-    output_.say("rank " + std::to_string(rank.process->rank()) + " (pid " + std::to_string(rank.process->pid()) +
+    output_.say("rank " + std::to_string(rank.process->rank()) + " (pid " +
+                std::to_string(rank.process->pid()) +
                 ") or a process of its group does not go away after SIGKILL; leaving it behind");
 }
 

@@ -1,10 +1,13 @@
-// The ranks of one node in one generation (a restart makes the next): starts them, watches them, ends them.
+// The ranks of one node in one generation (a restart makes the next): starts them, watches them,
+// ends them.
 //
-//     running --a rank failed--> reporting --the others are quiet--> stopping --grace--> killing --> draining --> ended
+//     running --a rank failed--> reporting --the others are quiet--> stopping --grace--> killing
+//     --> draining --> ended
 //        |                                                             ^
 //        +---------------------------stop(signal)----------------------+
 //
-// While ranks report, more of them fail. For a moment these failures are gathered, and then one of them is the job's.
+// While ranks report, more of them fail. For a moment these failures are gathered, and then one of
+// them is the job's.
 //
 // An elastic job goes on when a rank fails: survival.h.
 #pragma once
@@ -36,11 +39,13 @@ public:
         int ranks = 1;  // of this node
         // The environment of a rank, counted from 0 on this node, after so many restarts.
         std::function<std::vector<std::string>(int local_rank, int restart)> environment;
-        std::vector<Place> places;  // one for each rank, or none: then ranks may run where ddprun may
+        // one for each rank, or none: then ranks may run where ddprun may
+        std::vector<Place> places;
         int first_rank = 0;
         Milliseconds report_time{10'000};
-        Milliseconds gather_time{500};  // how long after the first failure another may turn out to be the cause
-        bool spans_nodes = false;       // so that the cause may be on another
+        // how long after the first failure another may turn out to be the cause
+        Milliseconds gather_time{500};
+        bool spans_nodes = false;  // so that the cause may be on another
         Milliseconds grace{5000};
         std::string log_dir;  // "": no log files
         int restart = 0;      // how often all ranks were started before
@@ -63,8 +68,8 @@ public:
     void pass_on(int signal);
     // Sends a signal to the process groups of the ranks, and SIGKILL after the grace.
     void stop(int signal);
-    // As after a failure here: the ranks have time to report their own errors first. Their failures are no more than
-    // consequences of what happened elsewhere, unless they have more weight.
+    // As after a failure here: the ranks have time to report their own errors first. Their failures
+    // are no more than consequences of what happened elsewhere, unless they have more weight.
     void stop_after_report(Weight elsewhere);
     void kill();
     // Reads on after the terminal was congested.
@@ -74,9 +79,10 @@ private:
     enum class Phase { kRunning, kReporting, kStopping, kKilling, kDraining, kEnded };
     struct Rank {
         std::unique_ptr<Process> process;
-        int restart = 0;                           // how often it was started before
-        std::int64_t since_ns = 0;                 // when it was started; the system's time
-        bool gone = false;                         // neither the process nor anything of its group is left
+        int restart = 0;            // how often it was started before
+        std::int64_t since_ns = 0;  // when it was started; the system's time
+        // neither the process nor anything of its group is left
+        bool gone = false;
         std::optional<Clock::time_point> kill_at;  // when what it left behind is killed
         bool again = false;                        // it is started again when it has gone
         Clock::time_point gone_at{};

@@ -51,7 +51,8 @@ JobFacts own_facts(const std::vector<std::string>& program) {
     JobFacts facts;
     facts.pid = getpid();
     if (const auto state = libddp::process_state(facts.pid)) facts.started = state->started;
-    for (const std::string& word : program) facts.command += (facts.command.empty() ? "" : " ") + word;
+    for (const std::string& word : program)
+        facts.command += (facts.command.empty() ? "" : " ") + word;
     std::replace(facts.command.begin(), facts.command.end(), '\n', ' ');
     facts.command.resize(std::min(facts.command.size(), kLongestCommand));
     return facts;
@@ -59,10 +60,10 @@ JobFacts own_facts(const std::vector<std::string>& program) {
 
 void write_job_file(const std::string& folder, const JobFacts& facts) {
     const std::string path = folder + kName, fresh = path + ".new";
-    const std::string text =
-        libddp::str("pid ", facts.pid, "\nstarted ", facts.started, "\nranks ", facts.ranks, "\nnodes ", facts.nodes,
-                    "\nnode ", facts.node_rank, "\ngeneration ", facts.generation, "\nrecords ", facts.records,
-                    "\ncommand ", facts.command, "\n");
+    const std::string text = libddp::str(
+        "pid ", facts.pid, "\nstarted ", facts.started, "\nranks ", facts.ranks, "\nnodes ",
+        facts.nodes, "\nnode ", facts.node_rank, "\ngeneration ", facts.generation, "\nrecords ",
+        facts.records, "\ncommand ", facts.command, "\n");
     // An earlier ddprun may have ended before it gave the file its name.
     unlink(fresh.c_str());
     libddp::write_private_file(fresh, O_EXCL, text);
@@ -74,7 +75,8 @@ std::optional<JobFacts> read_job_file(const std::string& folder) {
     libddp::FileIn file(folder + kName);
     if (!file) return std::nullopt;
     std::map<std::string, std::string> lines;
-    for (std::string key, value; file >> key && std::getline(file >> std::ws, value);) lines[key] = value;
+    for (std::string key, value; file >> key && std::getline(file >> std::ws, value);)
+        lines[key] = value;
     JobFacts facts;
     facts.pid = static_cast<int>(number(lines, "pid"));
     facts.started = number(lines, "started");
@@ -90,7 +92,8 @@ std::optional<JobFacts> read_job_file(const std::string& folder) {
 std::string disk_place() {
     const char* const given = std::getenv("TMPDIR");
     std::error_code unknown;
-    const std::filesystem::path place = std::filesystem::absolute(given && *given ? given : "/tmp", unknown);
+    const std::filesystem::path place =
+        std::filesystem::absolute(given && *given ? given : "/tmp", unknown);
     return unknown ? "/tmp" : place.string();
 }
 
@@ -98,16 +101,19 @@ std::vector<JobFacts> find_jobs() {
     std::vector<JobFacts> jobs;
     std::vector<std::string> places{kMemoryPlace};
     std::error_code unreadable;
-    if (!std::filesystem::equivalent(kMemoryPlace, disk_place(), unreadable)) places.push_back(disk_place());
+    if (!std::filesystem::equivalent(kMemoryPlace, disk_place(), unreadable))
+        places.push_back(disk_place());
     for (const std::string& place : places) {
         for (const auto& entry : std::filesystem::directory_iterator(place, unreadable)) {
             const std::string path = entry.path().string();
-            if (!entry.path().filename().string().starts_with(kJobPrefix) || !is_own_folder(path)) continue;
+            if (!entry.path().filename().string().starts_with(kJobPrefix) || !is_own_folder(path))
+                continue;
             const auto facts = read_job_file(path);
             if (facts && facts->runs()) jobs.push_back(*facts);
         }
     }
-    std::sort(jobs.begin(), jobs.end(), [](const JobFacts& a, const JobFacts& b) { return a.pid < b.pid; });
+    std::sort(jobs.begin(), jobs.end(),
+              [](const JobFacts& a, const JobFacts& b) { return a.pid < b.pid; });
     return jobs;
 }
 

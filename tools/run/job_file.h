@@ -1,4 +1,5 @@
-// The file about ddprun itself in the folder of records, by which `ddprun --status` finds and describes the job.
+// The file about ddprun itself in the folder of records, by which `ddprun --status` finds and
+// describes the job.
 #pragma once
 
 #include <cstdint>

@@ -22,15 +22,18 @@ namespace {
 
 // Ranks react within milliseconds to a death, and only a busy machine takes longer to show it.
 constexpr Milliseconds kGatherTime{500};
-// Failures that another node has seen come with the next exchanges, four times a second on either side.
+// Failures that another node has seen come with the next exchanges, four times a second on either
+// side.
 constexpr Milliseconds kGatherTimeOfNodes{1000};
 // After a second interrupt, output that nobody reads is given up.
 constexpr Milliseconds kLastPatience{200};
 // How long a node that leaves waits for the others to see it.
 constexpr Milliseconds kLeaveTime{5000};
-// How much longer node 0 waits for each MiB of records that is on its way: the time that libddp's store gives it.
+// How much longer node 0 waits for each MiB of records that is on its way: the time that libddp's
+// store gives it.
 constexpr Milliseconds kTimeOfMiB{1000};
-// The most that the nodes of a job together send node 0 of their records: the store holds more, but for the job.
+// The most that the nodes of a job together send node 0 of their records: the store holds more, but
+// for the job.
 constexpr std::uint64_t kBytesOfRecords = std::uint64_t{256} << 20;
 constexpr std::uint64_t kMostBytesOfRecords = std::uint64_t{48} << 20;
 
@@ -43,17 +46,21 @@ bool is_ignored(int signal) {
     return sigaction(signal, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
 }
 
-// The status stands. A signal that comes while handles are closed, when nobody watches any more, is not to replace it.
+// The status stands. A signal that comes while handles are closed, when nobody watches any more, is
+// not to replace it.
 void hold_signals() {
     sigset_t signals;
     sigemptyset(&signals);
-    for (const int number : {SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2, SIGQUIT}) sigaddset(&signals, number);
+    for (const int number : {SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2, SIGQUIT})
+        sigaddset(&signals, number);
     pthread_sigmask(SIG_BLOCK, &signals, nullptr);
 }
 
 // As a shell takes it.
 std::string quoted(const std::string& word) {
-    const auto plain = [](unsigned char c) { return std::isalnum(c) || std::strchr("_-+=.,:/@%", c); };
+    const auto plain = [](unsigned char c) {
+        return std::isalnum(c) || std::strchr("_-+=.,:/@%", c);
+    };
     if (!word.empty() && std::all_of(word.begin(), word.end(), plain)) return word;
     std::string text(1, '\'');
     for (const char c : word) {
@@ -67,7 +74,8 @@ std::string quoted(const std::string& word) {
 // "300 s", "0.500 s".
 std::string seconds_text(Milliseconds time) {
     std::string text = std::to_string(time.count() / 1000);
-    if (const auto rest = time.count() % 1000; rest != 0) text += "." + std::to_string(1000 + rest).substr(1);
+    if (const auto rest = time.count() % 1000; rest != 0)
+        text += "." + std::to_string(1000 + rest).substr(1);
     return text + " s";
 }
 
@@ -81,7 +89,8 @@ std::string reachable(const std::string& bound) {
 
 Loop::Loop() {
     const int status = uv_loop_init(&loop_);
-    if (status != 0) throw std::runtime_error(std::string("cannot make an event loop: ") + uv_strerror(status));
+    if (status != 0)
+        throw std::runtime_error(std::string("cannot make an event loop: ") + uv_strerror(status));
 }
 
 Loop::~Loop() {
@@ -109,7 +118,8 @@ int Launch::run() {
         exporter_.emplace(*options_.metrics);
         output_.say("metrics: " + exporter_->url());
     }
-    // Waiting for node 0 comes before the signals are watched: until there are ranks, ddprun simply ends by them.
+    // Waiting for node 0 comes before the signals are watched: until there are ranks, ddprun simply
+    // ends by them.
     if (spans_nodes()) open_shared_store();
     if (is_elastic()) open_elastic_store();
     guard_.emplace(loop_.get());
@@ -140,7 +150,8 @@ void Launch::write_trace() {
 int Launch::show() {
     places_ = find_places();
     const Endpoint address = address_to_bind();
-    const Endpoint reached = options_.rendezvous.value_or(Endpoint{reachable(address.host), address.port});
+    const Endpoint reached =
+        options_.rendezvous.value_or(Endpoint{reachable(address.host), address.port});
     store_uri_ = options_.store.empty() ? reached.uri() : options_.store;
     libddp::TextOut text;
     for (int local = 0; local < options_.local_ranks; ++local) {
@@ -172,7 +183,8 @@ void Launch::watch_signals() {
 // As a Java virtual machine does with its threads.
 void Launch::say_where_ranks_are() {
     libddp::TextIn lines(records_->describe());
-    for (std::string line; std::getline(lines, line);) output_.line("ddprun on " + host_ + ": " + line);
+    for (std::string line; std::getline(lines, line);)
+        output_.line("ddprun on " + host_ + ": " + line);
 }
 
 void Launch::write_report() {
@@ -211,7 +223,8 @@ void Launch::serve() {
     const Endpoint address = address_to_bind();
     // The old server goes first: it may hold the port.
     store_.reset();
-    // While libddp waits for the name of this host, this thread is not in the loop: the loop runs when libddp asks.
+    // While libddp waits for the name of this host, this thread is not in the loop: the loop runs
+    // when libddp asks.
     Timer keeps_loop_alive(loop_.get(), [] {});
     keeps_loop_alive.start(kBetweenLooksAtStore);
     const auto interrupted = [this] {
@@ -224,15 +237,16 @@ void Launch::serve() {
         if (interrupted_ != 0) return;
         throw std::runtime_error("cannot host the store at " + address.uri() + ": " + error.what());
     }
-    store_uri_ = options_.rendezvous.value_or(Endpoint{reachable(address.host), store_->port()}).uri();
+    store_uri_ =
+        options_.rendezvous.value_or(Endpoint{reachable(address.host), store_->port()}).uri();
 }
 
 void Launch::join(const std::string& uri, const std::string& whose) {
     store_uri_ = uri;
     try {
         store_ = Store::connect(uri, secret_.text, options_.join_time, [&](const std::string& why) {
-            output_.say("this node waits for " + whose + ", up to " + seconds_text(options_.join_time) +
-                        " (--timeout): " + why);
+            output_.say("this node waits for " + whose + ", up to " +
+                        seconds_text(options_.join_time) + " (--timeout): " + why);
             flush();
         });
     } catch (const std::runtime_error& error) {
@@ -249,9 +263,9 @@ void Launch::open_shared_store() {
 void Launch::say_if_others_cannot_reach(const Endpoint& address) {
     const std::string loopback = hidden_loopback(address.host);
     if (loopback.empty()) return;
-    output_.say(
-        "'" + address.host + "' is " + loopback +
-        " on this node, where no other node can reach the store: correct /etc/hosts, or add --bind 0.0.0.0 here");
+    output_.say("'" + address.host + "' is " + loopback +
+                " on this node, where no other node can reach the store: correct /etc/hosts, or "
+                "add --bind 0.0.0.0 here");
 }
 
 void Launch::open_elastic_store() {
@@ -263,7 +277,8 @@ void Launch::open_elastic_store() {
 std::vector<Place> Launch::find_places() {
     if (options_.placing == Placing::kNone) return {};
     std::string why_not;
-    std::vector<Place> places = place_ranks(find_machine(), options_.placing, options_.local_ranks, why_not);
+    std::vector<Place> places =
+        place_ranks(find_machine(), options_.placing, options_.local_ranks, why_not);
     if (places.empty()) output_.say("ranks are not placed: " + why_not);
     return places;
 }
@@ -282,7 +297,9 @@ JobFacts Launch::job_facts() const {
 
 int Launch::threads_of(int local_rank) const {
     const int share = std::max(1, libddp::usable_processors() / options_.local_ranks);
-    return places_.empty() ? share : std::min(share, places_[static_cast<std::size_t>(local_rank)].threads());
+    return places_.empty()
+               ? share
+               : std::min(share, places_[static_cast<std::size_t>(local_rank)].threads());
 }
 
 RankFacts Launch::facts_of(int local_rank, int restart) const {
@@ -324,7 +341,9 @@ void Launch::start_job() {
     records_->begin_generation(generation_);
     if (!records_->why_unseen().empty()) output_.say(records_->why_unseen());
     if (is_elastic())
-        survival_.emplace(Survival::Rules{options_.local_ranks, *options_.min_ranks, options_.max_restarts}, *roll_);
+        survival_.emplace(
+            Survival::Rules{options_.local_ranks, *options_.min_ranks, options_.max_restarts},
+            *roll_);
     else
         survival_.emplace(options_.local_ranks);
     follow_with_metrics();
@@ -337,7 +356,9 @@ void Launch::start_job() {
 }
 
 void Launch::follow_with_metrics() {
-    if (exporter_) exporter_->follow({options_.local_ranks, generation_ + survival_->starts()}, records_->folder());
+    if (exporter_)
+        exporter_->follow({options_.local_ranks, generation_ + survival_->starts()},
+                          records_->folder());
 }
 
 int Launch::own_status() const {
@@ -356,7 +377,8 @@ int Launch::run_here() {
             loop_.run_once();
             if (survival_->starts() != starts) follow_with_metrics();
         }
-        const bool may_restart = job_->failure() && job_->failure()->may_restart && interrupted_ == 0;
+        const bool may_restart =
+            job_->failure() && job_->failure()->may_restart && interrupted_ == 0;
         if (is_elastic() || !may_restart || generation_ == options_.max_restarts) break;
     }
     if (joins()) roll_->take_part(false);
@@ -367,13 +389,16 @@ int Launch::run_here() {
 void Launch::await_others() {
     const auto goes_on = [this] { return !roll_->all_gone(roll_->finishers()); };
     if (goes_on())
-        output_.say("the ranks of this ddprun have ended; others still train, and it hosts their store until they end");
+        output_.say(
+            "the ranks of this ddprun have ended; others still train, and it hosts their store "
+            "until they end");
     Timer look(loop_.get(), [] {});
     look.start(kBetweenLooksAtStore);
     while (interrupted_ == 0 && goes_on()) loop_.run_once();
     // Spares there have learned that the job is over, unless their ddprun was killed.
     const auto give_up = Clock::now() + kLeaveTime;
-    while (interrupted_ == 0 && roll_->others_take_part() && Clock::now() < give_up) loop_.run_once();
+    while (interrupted_ == 0 && roll_->others_take_part() && Clock::now() < give_up)
+        loop_.run_once();
 }
 
 std::string Launch::own_reason() const {
@@ -386,25 +411,31 @@ Report Launch::report() const {
     report.generation = generation_;
     report.code = own_status();
     report.text = own_reason();
-    if (report.code != 0) report.weight = job_ && job_->failure() ? job_->failure()->weight : Weight::kLauncher;
-    report.may_restart = interrupted_ == 0 && !(job_ && job_->failure() && !job_->failure()->may_restart);
+    if (report.code != 0)
+        report.weight = job_ && job_->failure() ? job_->failure()->weight : Weight::kLauncher;
+    report.may_restart =
+        interrupted_ == 0 && !(job_ && job_->failure() && !job_->failure()->may_restart);
     if (job_ && !job_->ended()) {
         report.state = report.code == 0 ? Report::State::kRunning : Report::State::kFailed;
     } else {
-        report.state = report.code == 0 && !told_to_end_ ? Report::State::kSucceeded : Report::State::kStopped;
+        report.state =
+            report.code == 0 && !told_to_end_ ? Report::State::kSucceeded : Report::State::kStopped;
     }
     return report;
 }
 
 void Launch::await_orders(const Nodes& nodes) {
-    const auto waits = [&] { return !nodes.has_order() || nodes.order().kind == Order::Kind::kStop; };
+    const auto waits = [&] {
+        return !nodes.has_order() || nodes.order().kind == Order::Kind::kStop;
+    };
     while (waits() && nodes.lost().empty() && interrupted_ == 0) loop_.run_once();
     generation_ = nodes.order().generation;
 }
 
 void Launch::follow_orders(const Nodes& nodes) {
     const Order& order = nodes.order();
-    const bool stop = order.kind != Order::Kind::kRun && order.generation == generation_ && order.code != 0;
+    const bool stop =
+        order.kind != Order::Kind::kRun && order.generation == generation_ && order.code != 0;
     if (told_to_end_ || !(stop || !nodes.lost().empty())) return;
     told_to_end_ = true;
     const std::string why = nodes.lost().empty() ? order.text : nodes.lost();
@@ -422,10 +453,12 @@ void Launch::say_who_is_absent(const Nodes& nodes) {
     for (std::size_t i = 0; i < std::min(absent.size(), kNamed); ++i)
         names += (i == 0 ? "" : ", ") + std::to_string(absent[i]);
     if (absent.size() > kNamed) names += " and " + std::to_string(absent.size() - kNamed) + " more";
-    output_.say("of " + std::to_string(options_.nodes) + " nodes these have not come yet: " + names +
-                ". Node 0 waits up to " + seconds_text(options_.join_time) +
-                " (--timeout). If ddprun runs there, see what it says; otherwise start it with --node-rank " +
-                std::to_string(absent.front()) + " --rdzv " + options_.rendezvous->uri().substr(std::strlen("tcp://")));
+    output_.say("of " + std::to_string(options_.nodes) + " nodes these have not come yet: " +
+                names + ". Node 0 waits up to " + seconds_text(options_.join_time) +
+                " (--timeout). If ddprun runs there, see what it says; otherwise start it with "
+                "--node-rank " +
+                std::to_string(absent.front()) + " --rdzv " +
+                options_.rendezvous->uri().substr(std::strlen("tcp://")));
 }
 
 bool Launch::is_over(const Nodes& nodes) const {
@@ -435,23 +468,27 @@ bool Launch::is_over(const Nodes& nodes) const {
 }
 
 bool Launch::gathers_records(const Nodes& nodes) const {
-    return job_ && (nodes.order().code != 0 || !options_.trace_file.empty() || !options_.report.empty());
+    return job_ &&
+           (nodes.order().code != 0 || !options_.trace_file.empty() || !options_.report.empty());
 }
 
 std::uint64_t Launch::bytes_of_records() const {
-    return std::min(kMostBytesOfRecords, kBytesOfRecords / static_cast<std::uint64_t>(options_.nodes));
+    return std::min(kMostBytesOfRecords,
+                    kBytesOfRecords / static_cast<std::uint64_t>(options_.nodes));
 }
 
 // The failure is told anyway: an error of the store adds nothing to it.
 void Launch::send_records(bool wanted) {
     try {
-        store_->set(records_key(options_.node_rank), wanted ? records_->pack(bytes_of_records()) : "");
+        store_->set(records_key(options_.node_rank),
+                    wanted ? records_->pack(bytes_of_records()) : "");
     } catch (const std::runtime_error&) {
     }
 }
 
 // A node whose records are on their way gives no sign of life.
-void Launch::await_records(const Nodes& nodes, const std::vector<int>& senders, int interrupted_before) {
+void Launch::await_records(const Nodes& nodes, const std::vector<int>& senders,
+                           int interrupted_before) {
     const std::uint64_t mib = (bytes_of_records() * senders.size()) >> 20;
     const auto give_up = Clock::now() + kTimeOfMiB * static_cast<Milliseconds::rep>(mib);
     const auto sends = [&](int node) { return !nodes.has_left(node); };
@@ -482,10 +519,12 @@ void Launch::take_leave(Nodes& nodes) {
     Report last = report();
     last.state = Report::State::kLeft;
     nodes.report(last);
-    const std::vector<int> senders = options_.node_rank == 0 ? nodes.still_here() : std::vector<int>();
+    const std::vector<int> senders =
+        options_.node_rank == 0 ? nodes.still_here() : std::vector<int>();
     const auto give_up = Clock::now() + kLeaveTime;
     const int interrupted_before = interrupted_;
-    while (!nodes.may_go(interrupted_before == 0) && !impatient_ && Clock::now() < give_up) loop_.run_once();
+    while (!nodes.may_go(interrupted_before == 0) && !impatient_ && Clock::now() < give_up)
+        loop_.run_once();
     if (gathers && options_.node_rank == 0) {
         await_records(nodes, senders, interrupted_before);
         take_records(nodes);
@@ -494,8 +533,8 @@ void Launch::take_leave(Nodes& nodes) {
 
 int Launch::run_with_nodes() {
     Nodes nodes(loop_.get(), *store_,
-                {options_.node_rank, options_.nodes, options_.local_ranks, options_.max_restarts, options_.node_timeout,
-                 options_.join_time});
+                {options_.node_rank, options_.nodes, options_.local_ranks, options_.max_restarts,
+                 options_.node_timeout, options_.join_time});
     await_orders(nodes);
     if (!is_over(nodes)) start_job();
     for (; !is_over(nodes); loop_.run_once()) {

@@ -34,10 +34,12 @@ class Launch {
 public:
     Launch(Options options, Secret secret);
 
-    // Runs the job to its end and returns ddprun's exit status. Throws std::runtime_error if it cannot begin.
+    // Runs the job to its end and returns ddprun's exit status. Throws std::runtime_error if it
+    // cannot begin.
     int run();
 
-    // Writes the variables and the command of each rank of this node to standard output, and starts nothing.
+    // Writes the variables and the command of each rank of this node to standard output, and starts
+    // nothing.
     int show();
 
 private:
@@ -83,7 +85,8 @@ private:
     std::uint64_t bytes_of_records() const;
     // wanted: by this node's options; otherwise it says that there are none.
     void send_records(bool wanted);
-    // senders: the nodes that were there when the job ended. A signal that came after interrupted_before ends the wait.
+    // senders: the nodes that were there when the job ended. A signal that came after
+    // interrupted_before ends the wait.
     void await_records(const Nodes& nodes, const std::vector<int>& senders, int interrupted_before);
     void take_records(const Nodes& nodes);
     Report report() const;

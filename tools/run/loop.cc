@@ -11,8 +11,8 @@ namespace ddprun {
 namespace {
 
 constexpr std::size_t kReadSize = std::size_t{64} * 1024;
-// A rank's own last words fit in its pipe; more than this comes from processes that it left behind and that still
-// write.
+// A rank's own last words fit in its pipe; more than this comes from processes that it left behind
+// and that still write.
 constexpr std::size_t kDrainLimit = std::size_t{1024} * 1024;
 
 // One buffer serves every pipe: the loop has one thread and each read is consumed before the next.
@@ -24,7 +24,8 @@ void check(int status, const char* what) {
 
 }  // namespace
 
-Timer::Timer(uv_loop_t* loop, std::function<void()> fire) : fire_(std::move(fire)), handle_(new uv_timer_t) {
+Timer::Timer(uv_loop_t* loop, std::function<void()> fire)
+    : fire_(std::move(fire)), handle_(new uv_timer_t) {
     uv_timer_init(loop, handle_.get());
     handle_->data = this;
 }
@@ -33,7 +34,8 @@ void Timer::start(Milliseconds period) {
     if (uv_is_active(reinterpret_cast<uv_handle_t*>(handle_.get()))) return;
     const auto count = static_cast<std::uint64_t>(period.count());
     uv_timer_start(
-        handle_.get(), [](uv_timer_t* timer) { static_cast<Timer*>(timer->data)->fire_(); }, count, count);
+        handle_.get(), [](uv_timer_t* timer) { static_cast<Timer*>(timer->data)->fire_(); }, count,
+        count);
 }
 
 void Timer::stop() {
@@ -46,7 +48,10 @@ SignalWatch::SignalWatch(uv_loop_t* loop, int signal, std::function<void(int)> s
     handle_->data = this;
     check(uv_signal_start(
               handle_.get(),
-              [](uv_signal_t* watch, int number) { static_cast<SignalWatch*>(watch->data)->seen_(number); }, signal),
+              [](uv_signal_t* watch, int number) {
+                  static_cast<SignalWatch*>(watch->data)->seen_(number);
+              },
+              signal),
           "cannot watch for signals");
     uv_unref(reinterpret_cast<uv_handle_t*>(handle_.get()));
 }
@@ -79,7 +84,9 @@ void ReadPipe::resume() {
     paused_ = false;
     check(uv_read_start(
               reinterpret_cast<uv_stream_t*>(handle_.get()),
-              [](uv_handle_t*, std::size_t, uv_buf_t* buffer) { *buffer = uv_buf_init(read_buffer, kReadSize); },
+              [](uv_handle_t*, std::size_t, uv_buf_t* buffer) {
+                  *buffer = uv_buf_init(read_buffer, kReadSize);
+              },
               [](uv_stream_t* stream, ssize_t size, const uv_buf_t* buffer) {
                   static_cast<ReadPipe*>(stream->data)->on_read(size, buffer->base);
               }),
@@ -94,7 +101,8 @@ void ReadPipe::pause() {
 
 void ReadPipe::drain() {
     uv_os_fd_t descriptor = -1;
-    if (!handle_ || uv_fileno(reinterpret_cast<uv_handle_t*>(handle_.get()), &descriptor) != 0) return;
+    if (!handle_ || uv_fileno(reinterpret_cast<uv_handle_t*>(handle_.get()), &descriptor) != 0)
+        return;
     for (std::size_t total = 0; handle_ && total < kDrainLimit;) {
         const ssize_t size = ::read(descriptor, read_buffer, kReadSize);
         if (size < 0 && errno == EINTR) continue;

@@ -1,5 +1,5 @@
-// libuv handles as C++ objects. A handle's memory must outlive uv_close's callback, so it lives on the heap and frees
-// itself there: the object that owns it may go away at any time.
+// libuv handles as C++ objects. A handle's memory must outlive uv_close's callback, so it lives on
+// the heap and frees itself there: the object that owns it may go away at any time.
 #pragma once
 
 #include <uv.h>
@@ -41,8 +41,9 @@ private:
     Handle<uv_timer_t> handle_;
 };
 
-// Afterwards the signal stays blocked in this thread. The program ends then and has its status, which a second Ctrl-C may not change:
-// libuv gives a signal that nobody watches its default action back.
+// Afterwards the signal stays blocked in this thread. The program ends then and has its status,
+// which a second Ctrl-C may not change: libuv gives a signal that nobody watches its default action
+// back.
 class SignalWatch {
 public:
     // Throws std::runtime_error if the system refuses.
@@ -69,8 +70,8 @@ class ReadPipe {
 public:
     using Data = std::function<void(std::string_view)>;
 
-    // Takes over `descriptor`. `end` is called when the pipe has no writers left. Throws std::runtime_error if libuv
-    // refuses.
+    // Takes over `descriptor`. `end` is called when the pipe has no writers left. Throws
+    // std::runtime_error if libuv refuses.
     ReadPipe(uv_loop_t* loop, int descriptor, Data data, std::function<void()> end);
     ReadPipe(const ReadPipe&) = delete;
     ReadPipe& operator=(const ReadPipe&) = delete;

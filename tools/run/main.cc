@@ -16,7 +16,8 @@
 
 namespace {
 
-// If ddprun was started with one of these closed, its first pipe would take the number and be mistaken for it.
+// If ddprun was started with one of these closed, its first pipe would take the number and be
+// mistaken for it.
 void open_standard_descriptors() {
     for (int descriptor = 0; descriptor <= 2; ++descriptor) {
         if (fcntl(descriptor, F_GETFD) == -1) open("/dev/null", O_RDWR);
@@ -28,7 +29,8 @@ int launch(int argc, char** argv) {
     std::optional<ddprun::Options> options = ddprun::parse_options(argc, argv, status);
     if (!options) return status;
     if (options->status) return ddprun::show_status(*options->status, options->once);
-    const ddprun::ProgramCheck program = ddprun::check_program_file(options->program[0], options->environment);
+    const ddprun::ProgramCheck program =
+        ddprun::check_program_file(options->program[0], options->environment);
     if (program.status != 0) {
         std::cerr << "ddprun: " << libddp::printable(program.sentence) << '\n';
         return program.status;

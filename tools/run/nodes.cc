@@ -34,13 +34,14 @@ std::string node_name(int node) {
 template <class Message>
 std::string encode(const Message& message, int kind, std::int64_t beat) {
     libddp::TextOut out;
-    out << message.generation << ' ' << kind << ' ' << message.code << ' ' << message.may_restart << ' '
-        << static_cast<int>(message.weight) << ' ' << beat << '\n'
+    out << message.generation << ' ' << kind << ' ' << message.code << ' ' << message.may_restart
+        << ' ' << static_cast<int>(message.weight) << ' ' << beat << '\n'
         << message.text;
     return out.str();
 }
 
-// Puts what was encoded into `message` and returns its kind, from 0 to last_kind. Empty if the text is malformed.
+// Puts what was encoded into `message` and returns its kind, from 0 to last_kind. Empty if the text
+// is malformed.
 template <class Message>
 std::optional<int> decode(const std::string& encoded, int last_kind, Message& message) {
     libddp::TextIn in(encoded);
@@ -49,7 +50,8 @@ std::optional<int> decode(const std::string& encoded, int last_kind, Message& me
     std::int64_t beat = 0;
     in >> message.generation >> kind >> message.code >> message.may_restart >> weight >> beat;
     if (!in || in.get() != '\n' || message.generation < 0) return std::nullopt;
-    if (kind < 0 || kind > last_kind || weight < 0 || weight > static_cast<int>(Weight::kLauncher)) return std::nullopt;
+    if (kind < 0 || kind > last_kind || weight < 0 || weight > static_cast<int>(Weight::kLauncher))
+        return std::nullopt;
     message.weight = static_cast<Weight>(weight);
     message.text.assign(std::istreambuf_iterator<char>(in), {});
     return kind;
@@ -89,7 +91,8 @@ std::optional<Order> decode_order(const std::string& encoded) {
     return order;
 }
 
-Order next_order(const Order& current, const std::vector<std::optional<Report>>& reports, int max_restarts) {
+Order next_order(const Order& current, const std::vector<std::optional<Report>>& reports,
+                 int max_restarts) {
     Order next = current;
     bool all_came = true;
     bool all_ended = true;
@@ -101,8 +104,8 @@ Order next_order(const Order& current, const std::vector<std::optional<Report>>&
         } else {
             all_ended = all_ended && has_ended(*report);
             next.may_restart = next.may_restart && report->may_restart;
-            // The weightiest failure, and of equal ones the first: a node may hear of what its own ranks' peers caused
-            // before the node of the cause has.
+            // The weightiest failure, and of equal ones the first: a node may hear of what its own
+            // ranks' peers caused before the node of the cause has.
             if (next.kind != Order::Kind::kEnd && report->code != 0 &&
                 (next.kind == Order::Kind::kRun || report->weight > next.weight)) {
                 next.kind = Order::Kind::kStop;
@@ -142,10 +145,12 @@ void Nodes::say_hello() {
     if (leads()) {
         store_.set(kShapeKey, shape);
     } else if (const std::string expected = store_.await(kShapeKey); expected != shape) {
-        refuse("this node was started with " + shape + ", but node 0 with " + expected + "; every node needs the same");
+        refuse("this node was started with " + shape + ", but node 0 with " + expected +
+               "; every node needs the same");
     }
     if (store_.add(hello_key(shape_.node_rank), 1) != 1) {
-        throw std::runtime_error("--node-rank " + std::to_string(shape_.node_rank) + " is taken by another ddprun");
+        throw std::runtime_error("--node-rank " + std::to_string(shape_.node_rank) +
+                                 " is taken by another ddprun");
     }
 }
 
@@ -169,8 +174,9 @@ void Nodes::begin_exchange() {
     exchange_.write = leads() ? encode_order(order_, beat_) : encode_report(report_, beat_);
     exchange_.version = version_;
     exchange_.work.data = this;
-    // The first call starts the threads of the pool, which take this mask over. A signal is for the main thread: where that does not
-    // take it any more, it would end the process through one of them.
+    // The first call starts the threads of the pool, which take this mask over. A signal is for the
+    // main thread: where that does not take it any more, it would end the process through one of
+    // them.
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -200,7 +206,8 @@ void Nodes::run_exchange(Exchange& exchange) {
                 exchange.read.push_back(store_.get(report_key(node)));
                 exchange.came.push_back(exchange.read.back() || store_.get(hello_key(node)));
             }
-            const bool complete = std::find(exchange.came.begin(), exchange.came.end(), false) == exchange.came.end();
+            const bool complete =
+                std::find(exchange.came.begin(), exchange.came.end(), false) == exchange.came.end();
             exchange.refused = complete ? "" : store_.get(kRefusedKey).value_or("");
         } else {
             // Before its first report a node counts as not there yet.
@@ -231,7 +238,9 @@ void Nodes::end_exchange(const Exchange& exchange) {
     } else if (exchange.read[0]) {
         const std::optional<Order> order = decode_order(*exchange.read[0]);
         if (!order) {
-            lost_ = "node 0 writes orders that this ddprun cannot read; start the same version on every node";
+            lost_ =
+                "node 0 writes orders that this ddprun cannot read; start the same version on "
+                "every node";
             return;
         }
         order_ = *order;
@@ -270,13 +279,19 @@ void Nodes::decide() {
     for (int node = 1; node < shape_.nodes && order_.kind != Order::Kind::kEnd; ++node) {
         const Peer& peer = peers_[static_cast<std::size_t>(node)];
         if (peer.unreadable)
-            give_up_on(node, "writes reports that node 0 cannot read; start the same version of ddprun on every node");
-        if (peer.came && now - peer.last_change > shape_.lost_after) give_up_on(node, "does not answer any more");
+            give_up_on(node,
+                       "writes reports that node 0 cannot read; start the same version of ddprun "
+                       "on every node");
+        if (peer.came && now - peer.last_change > shape_.lost_after)
+            give_up_on(node, "does not answer any more");
         if (!peer.came && now - peer.last_change > shape_.join_time)
-            give_up_on(node, "has not come within " + std::to_string(shape_.join_time.count()) + " ms");
+            give_up_on(node,
+                       "has not come within " + std::to_string(shape_.join_time.count()) + " ms");
     }
     if (!refused_.empty() && order_.kind != Order::Kind::kEnd) give_up(refused_);
-    if (before.kind != order_.kind || before.generation != order_.generation || before.code != order_.code) ++version_;
+    if (before.kind != order_.kind || before.generation != order_.generation ||
+        before.code != order_.code)
+        ++version_;
 }
 
 void Nodes::give_up_on(int node, const std::string& what) {
@@ -293,8 +308,9 @@ void Nodes::give_up(const std::string& why) {
 bool Nodes::may_go(bool wait_for_absent) const {
     if (!lost_.empty()) return true;
     if (!leads()) return written_version_ == version_;
-    return std::all_of(peers_.begin() + 1, peers_.end(),
-                       [&](const Peer& peer) { return peer.report ? peer.has_left() : !wait_for_absent; });
+    return std::all_of(peers_.begin() + 1, peers_.end(), [&](const Peer& peer) {
+        return peer.report ? peer.has_left() : !wait_for_absent;
+    });
 }
 
 std::vector<int> Nodes::absent() const {
@@ -310,7 +326,8 @@ std::vector<int> Nodes::still_here() const {
     std::vector<int> nodes;
     for (int node = 1; node < shape_.nodes; ++node) {
         const Peer& peer = peers_[static_cast<std::size_t>(node)];
-        const bool answered = peer.came && !peer.unreadable && decided_ - peer.last_change <= kLately;
+        const bool answered =
+            peer.came && !peer.unreadable && decided_ - peer.last_change <= kLately;
         if (answered && !peer.has_left()) nodes.push_back(node);
     }
     return nodes;

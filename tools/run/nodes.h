@@ -1,12 +1,12 @@
-// How the launchers of several nodes act as one. Each node's ddprun writes a report into the store that node 0 hosts,
-// and node 0 writes orders that all follow:
+// How the launchers of several nodes act as one. Each node's ddprun writes a report into the store
+// that node 0 hosts, and node 0 writes orders that all follow:
 //
 //     run g    every node runs generation g
 //     stop g   a rank of generation g failed somewhere: every node ends its ranks
 //     end      the job is over; every node exits with the code
 //
-// Reports and orders are exchanged four times a second by a thread of libuv's pool, so that a slow network never holds
-// up the loop. They carry a counter that shows that their writer is alive.
+// Reports and orders are exchanged four times a second by a thread of libuv's pool, so that a slow
+// network never holds up the loop. They carry a counter that shows that their writer is alive.
 #pragma once
 
 #include <cstdint>
@@ -24,9 +24,11 @@ struct Report {
     enum class State { kRunning, kFailed, kStopped, kSucceeded, kLeft };
 
     int generation = 0;
-    State state = State::kRunning;  // kFailed: a rank failed, others still end. kStopped, kSucceeded: none runs any
-                                    // more. kLeft: nor does ddprun there, or not for long.
-    int code = 0;                   // why it failed; 0: it did not, or only because it was told to stop
+    State state = State::
+        kRunning;  // kFailed: a rank failed, others still end. kStopped, kSucceeded: none runs any
+                   // more. kLeft: nor does ddprun there, or not for long.
+    // why it failed; 0: it did not, or only because it was told to stop
+    int code = 0;
     bool may_restart = true;
     std::string text;
     Weight weight = Weight::kNone;  // of the failure
@@ -45,15 +47,16 @@ struct Order {
     Weight weight = Weight::kNone;
 };
 
-// The text of a report in the store. beat: a number that differs in each message. Empty if the text is malformed, as
-// from another version of ddprun.
+// The text of a report in the store. beat: a number that differs in each message. Empty if the text
+// is malformed, as from another version of ddprun.
 std::string encode_report(const Report& report, std::int64_t beat);
 std::optional<Report> decode_report(const std::string& encoded);
 std::string encode_order(const Order& order, std::int64_t beat);
 std::optional<Order> decode_order(const std::string& encoded);
 
 // The next order of node 0, given the latest report of each node.
-Order next_order(const Order& current, const std::vector<std::optional<Report>>& reports, int max_restarts);
+Order next_order(const Order& current, const std::vector<std::optional<Report>>& reports,
+                 int max_restarts);
 
 class Nodes {
 public:
@@ -66,8 +69,8 @@ public:
         Milliseconds join_time = kJoinTime;  // how long node 0 waits for one that has not come
     };
 
-    // Says hello to the others. Throws std::runtime_error if this node's rank is taken or it differs from node 0 in the
-    // number of nodes or of ranks.
+    // Says hello to the others. Throws std::runtime_error if this node's rank is taken or it
+    // differs from node 0 in the number of nodes or of ranks.
     Nodes(uv_loop_t* loop, Store& store, Shape shape);
     // Runs the loop until no exchange is under way.
     ~Nodes();
@@ -80,15 +83,17 @@ public:
     const Order& order() const { return order_; }
     // Why the job cannot go on, if the store has not answered for too long. Empty otherwise.
     const std::string& lost() const { return lost_; }
-    // The others have learned what they need: node 0 that this node leaves, the other nodes how the job ended.
-    // wait_for_absent: also nodes that have not come yet.
+    // The others have learned what they need: node 0 that this node leaves, the other nodes how the
+    // job ended. wait_for_absent: also nodes that have not come yet.
     bool may_go(bool wait_for_absent) const;
     // At node 0, of another one: it has said hello; it has left.
     bool has_come(int node) const { return peers_[static_cast<std::size_t>(node)].came; }
     bool has_left(int node) const { return peers_[static_cast<std::size_t>(node)].has_left(); }
-    // At node 0: those that have not come, some seconds after the start. The wait for each ends with the job.
+    // At node 0: those that have not come, some seconds after the start. The wait for each ends
+    // with the job.
     std::vector<int> absent() const;
-    // At node 0: the others that have not left, and that answered until the order to end, in words that it can read.
+    // At node 0: the others that have not left, and that answered until the order to end, in words
+    // that it can read.
     std::vector<int> still_here() const;
 
 private:
@@ -133,7 +138,8 @@ private:
     std::string lost_;
     std::vector<Peer> peers_;
     std::string refused_;
-    Clock::time_point decided_ = Clock::now();  // when node 0 last chose an order: after kEnd it chooses none
+    // when node 0 last chose an order: after kEnd it chooses none
+    Clock::time_point decided_ = Clock::now();
     std::int64_t beat_ = 0;
     std::int64_t version_ = 0;           // counts the changes of report_
     std::int64_t written_version_ = -1;  // the latest that is in the store

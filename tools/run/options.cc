@@ -35,7 +35,8 @@ constexpr double kLongestNodeTimeout = 86'400;
 constexpr const char* kTracedEvents = "262144";
 
 constexpr const char* kDescription =
-    "Starts the ranks of a data-parallel program, tags what they print, and ends them all when one fails.";
+    "Starts the ranks of a data-parallel program, tags what they print, and ends them all when one "
+    "fails.";
 constexpr const char* kFooter =
     "Examples:\n"
     "  ddprun -n 4 ./trainer --epochs 10\n"
@@ -76,7 +77,8 @@ CLI::Validator seconds(double least, double most) {
     return CLI::Validator(
         [range](std::string& text) {
             double value = 0;
-            if (CLI::detail::lexical_cast(text, value) && std::isnan(value)) return "Value " + text + " is no number";
+            if (CLI::detail::lexical_cast(text, value) && std::isnan(value))
+                return "Value " + text + " is no number";
             return range(text);
         },
         range.get_description());
@@ -101,17 +103,21 @@ void describe(CLI::App& app, Options& options, Raw& raw) {
         ->capture_default_str();
     app.add_option("--rdzv", raw.rendezvous, "Where node 0 hosts the store, the same on every node")
         ->type_name("HOST:PORT");
-    app.add_option("--bind", options.bind, "Address that the store binds, if not the host of --rdzv or 127.0.0.1")
+    app.add_option("--bind", options.bind,
+                   "Address that the store binds, if not the host of --rdzv or 127.0.0.1")
         ->type_name("ADDRESS");
-    app.add_option("--secret-file", options.secret_file, "File with the job secret, the same on every node")
+    app.add_option("--secret-file", options.secret_file,
+                   "File with the job secret, the same on every node")
         ->type_name("FILE");
-    app.add_option("--max-restarts", options.max_restarts,
-                   "Restart the job after a failure, up to this often; with --min-ranks, single ranks")
+    app.add_option(
+           "--max-restarts", options.max_restarts,
+           "Restart the job after a failure, up to this often; with --min-ranks, single ranks")
         ->check(CLI::Range(0, kMostRestarts))
         ->type_name("TIMES")
         ->capture_default_str();
     app.add_option("--min-ranks", options.min_ranks,
-                   "The job is elastic: it goes on without ranks that fail, as long as so many of this node are left")
+                   "The job is elastic: it goes on without ranks that fail, as long as so many of "
+                   "this node are left")
         ->check(CLI::Range(1, kMostRanks))
         ->type_name("RANKS");
     app.add_option("--max-ranks", options.max_ranks,
@@ -119,22 +125,26 @@ void describe(CLI::App& app, Options& options, Raw& raw) {
         ->check(CLI::Range(1, kMostElasticRanks))
         ->type_name("RANKS");
     app.add_option("--store", options.store,
-                   "Join the elastic job whose ranks meet here: tcp:// and the --rdzv of its ddprun, or etcd://, "
+                   "Join the elastic job whose ranks meet here: tcp:// and the --rdzv of its "
+                   "ddprun, or etcd://, "
                    "etcds:// or file://")
         ->type_name("URI");
     app.add_option("--place", raw.placing,
-                   "Give ranks processors: none, numa (those of a NUMA node), cores (cores of their own, at least 2)")
+                   "Give ranks processors: none, numa (those of a NUMA node), cores (cores of "
+                   "their own, at least 2)")
         ->check(CLI::IsMember({"none", "numa", "cores"}))
         ->type_name("HOW")
         ->capture_default_str();
     app.add_option("--timeout", raw.timeout_seconds,
-                   "How long nodes wait for each other, and the timeout of groups that the program gives none "
+                   "How long nodes wait for each other, and the timeout of groups that the program "
+                   "gives none "
                    "(DDP_TIMEOUT_MS), "
                    "instead of 300")
         ->check(seconds(kShortestTimeout, kLongestTimeout))
         ->type_name("SECONDS");
-    app.add_option("--report-time", raw.report_seconds,
-                   "Longest time after a failure in which other ranks that print or compute may report it")
+    app.add_option(
+           "--report-time", raw.report_seconds,
+           "Longest time after a failure in which other ranks that print or compute may report it")
         ->check(seconds(0.0, kLongestReport))
         ->type_name("SECONDS")
         ->capture_default_str();
@@ -142,25 +152,31 @@ void describe(CLI::App& app, Options& options, Raw& raw) {
         ->check(seconds(0.0, kLongestGrace))
         ->type_name("SECONDS")
         ->capture_default_str();
-    app.add_option("--node-timeout", raw.node_timeout_seconds, "Time without a sign of life after which a node is lost")
+    app.add_option("--node-timeout", raw.node_timeout_seconds,
+                   "Time without a sign of life after which a node is lost")
         ->check(seconds(kShortestNodeTimeout, kLongestNodeTimeout))
         ->type_name("SECONDS")
         ->capture_default_str();
-    auto* no_tag = app.add_flag("--no-tag", raw.no_tag, "Pass output on as it is, without \"[rank] \"");
-    app.add_flag("--timestamps", options.style.timestamps, "Put the time (UTC) before each line")->excludes(no_tag);
-    app.add_option("--log-dir", options.log_dir, "Also write each rank's output to DIR/rank-N.log")->type_name("DIR");
+    auto* no_tag =
+        app.add_flag("--no-tag", raw.no_tag, "Pass output on as it is, without \"[rank] \"");
+    app.add_flag("--timestamps", options.style.timestamps, "Put the time (UTC) before each line")
+        ->excludes(no_tag);
+    app.add_option("--log-dir", options.log_dir, "Also write each rank's output to DIR/rank-N.log")
+        ->type_name("DIR");
     app.add_option("--record", options.record_dir,
                    "Keep the records of the ranks in DIR, where ddp-why and --trace read them")
         ->type_name("DIR");
     auto* trace = app.add_option("--trace", options.trace_file,
-                                 "Write a timeline of the ranks of this node to FILE, for Perfetto or chrome://tracing")
+                                 "Write a timeline of the ranks of this node to FILE, for Perfetto "
+                                 "or chrome://tracing")
                       ->type_name("FILE");
-    app.add_option("--trace-steps", raw.trace_steps, "The steps of the timeline, as 3-7, instead of the last ones")
+    app.add_option("--trace-steps", raw.trace_steps,
+                   "The steps of the timeline, as 3-7, instead of the last ones")
         ->type_name("STEPS")
         ->needs(trace);
-    app.add_option(
-           "--metrics", raw.metrics,
-           "Serve metrics for Prometheus at http://HOST:PORT/metrics; port 0 is a free one, which ddprun prints")
+    app.add_option("--metrics", raw.metrics,
+                   "Serve metrics for Prometheus at http://HOST:PORT/metrics; port 0 is a free "
+                   "one, which ddprun prints")
         ->type_name("HOST:PORT");
     app.add_option("--report", options.report,
                    "Write a page that shows the job, when it has ended; needs Python's plotly")
@@ -168,13 +184,14 @@ void describe(CLI::App& app, Options& options, Raw& raw) {
     app.add_option("--env", raw.environment, "Set a variable for the ranks; may be repeated")
         ->type_name("NAME=VALUE")
         ->allow_extra_args(false);
-    app.add_flag("--dry-run", options.dry_run, "Print each rank's variables and command, and start nothing");
-    auto* status =
-        app.add_option("--status", raw.status,
-                       "Start nothing; show the ranks of a job every second: its ddprun's pid, or its folder of "
-                       "records; by default the only job of this user")
-            ->type_name("JOB")
-            ->expected(0, 1);
+    app.add_flag("--dry-run", options.dry_run,
+                 "Print each rank's variables and command, and start nothing");
+    auto* status = app.add_option("--status", raw.status,
+                                  "Start nothing; show the ranks of a job every second: its "
+                                  "ddprun's pid, or its folder of "
+                                  "records; by default the only job of this user")
+                       ->type_name("JOB")
+                       ->expected(0, 1);
     app.add_flag("--once", options.once, "Show them one time")->needs(status);
 }
 
@@ -184,7 +201,8 @@ void add_names_of_torchrun(CLI::App& app, Options& options, Raw& raw) {
     };
     add("--nproc-per-node,--nproc_per_node", options.local_ranks, "RANKS", "The same as -n")
         ->check(CLI::Range(1, kMostRanks));
-    add("--node_rank", options.node_rank, "NODE", "The same as --node-rank")->check(CLI::Range(0, kMostNodes - 1));
+    add("--node_rank", options.node_rank, "NODE", "The same as --node-rank")
+        ->check(CLI::Range(0, kMostNodes - 1));
     add("--rdzv-endpoint,--rdzv_endpoint", raw.rendezvous, "HOST:PORT", "The same as --rdzv");
     add("--max_restarts", options.max_restarts, "TIMES", "The same as --max-restarts")
         ->check(CLI::Range(0, kMostRestarts));
@@ -195,7 +213,8 @@ Variables check_environment(const std::vector<std::string>& texts) {
     Variables variables;
     for (const std::string& text : texts) {
         const std::size_t equals = text.find('=');
-        require(equals != std::string::npos && equals > 0, "--env: '" + text + "' is not NAME=VALUE");
+        require(equals != std::string::npos && equals > 0,
+                "--env: '" + text + "' is not NAME=VALUE");
         const std::string name = text.substr(0, equals);
         require(!is_reserved_variable(name), "--env: " + name + " is set by ddprun itself");
         variables.emplace_back(name, text.substr(equals + 1));
@@ -240,7 +259,8 @@ void refuse_np(int argc, char** argv) {
         require(std::string(argv[i]) != "-np", "-np is an option of mpirun; ddprun has -n");
 }
 
-// Checks the rest of the command line: the program and its arguments, after "--" if the user wrote that.
+// Checks the rest of the command line: the program and its arguments, after "--" if the user wrote
+// that.
 std::vector<std::string> check_program(const CLI::App& app, std::vector<std::string> rest) {
     const bool separated = !rest.empty() && rest.front() == "--";
     if (separated) rest.erase(rest.begin());
@@ -259,8 +279,8 @@ why::Steps parse_trace_steps(const std::string& text) {
 }
 
 void add_default(Variables& variables, const std::string& name, const std::string& value) {
-    const bool given =
-        std::any_of(variables.begin(), variables.end(), [&](const auto& variable) { return variable.first == name; });
+    const bool given = std::any_of(variables.begin(), variables.end(),
+                                   [&](const auto& variable) { return variable.first == name; });
     if (!given) variables.emplace_back(name, value);
 }
 
@@ -268,19 +288,23 @@ void check_metrics(Options& options, const std::string& text) {
     if (text.empty()) return;
     options.metrics = parse_endpoint(text, 0);
     require(options.metrics.has_value(),
-            "--metrics: '" + text + "' is not HOST:PORT (an IPv6 address in brackets, a port from 0 to 65535)");
+            "--metrics: '" + text +
+                "' is not HOST:PORT (an IPv6 address in brackets, a port from 0 to 65535)");
 }
 
 void check_nodes(Options& options, const std::string& rendezvous) {
     require(options.node_rank < options.nodes, "--node-rank " + std::to_string(options.node_rank) +
-                                                   ": must be less than --nnodes " + std::to_string(options.nodes));
+                                                   ": must be less than --nnodes " +
+                                                   std::to_string(options.nodes));
     if (!rendezvous.empty()) {
         options.rendezvous = parse_endpoint(rendezvous);
         require(options.rendezvous.has_value(),
-                "--rdzv: '" + rendezvous + "' is not HOST:PORT (an IPv6 address in brackets, a port from 1 to 65535)");
+                "--rdzv: '" + rendezvous +
+                    "' is not HOST:PORT (an IPv6 address in brackets, a port from 1 to 65535)");
     }
     require(options.nodes == 1 || options.rendezvous,
-            "--nnodes " + std::to_string(options.nodes) + " needs --rdzv HOST:PORT, where node 0 hosts the store");
+            "--nnodes " + std::to_string(options.nodes) +
+                " needs --rdzv HOST:PORT, where node 0 hosts the store");
 }
 
 // Ranks of an elastic job meet in a store of their own accord, and take no number from ddprun.
@@ -291,25 +315,30 @@ void check_elastic(Options& options) {
         require(options.store.empty(), "--store is for elastic jobs: give --min-ranks, too");
         return;
     }
-    require(*options.min_ranks <= options.local_ranks, "--min-ranks " + text(options.min_ranks) + " is more than the " +
-                                                           std::to_string(options.local_ranks) + " ranks of -n");
+    require(*options.min_ranks <= options.local_ranks,
+            "--min-ranks " + text(options.min_ranks) + " is more than the " +
+                std::to_string(options.local_ranks) + " ranks of -n");
     require(!options.max_ranks || *options.max_ranks >= *options.min_ranks,
-            "--max-ranks " + (options.max_ranks ? text(options.max_ranks) : "") + " is less than --min-ranks " +
-                text(options.min_ranks));
+            "--max-ranks " + (options.max_ranks ? text(options.max_ranks) : "") +
+                " is less than --min-ranks " + text(options.min_ranks));
     require(options.nodes == 1,
-            "--min-ranks does not go with --nnodes: start a ddprun on each node, the first with --rdzv HOST:PORT, and "
+            "--min-ranks does not go with --nnodes: start a ddprun on each node, the first with "
+            "--rdzv HOST:PORT, and "
             "the others with --store tcp://HOST:PORT");
     if (!options.store.empty()) {
         require(!options.rendezvous && options.bind.empty(),
                 "--store does not go with --rdzv and --bind: this ddprun hosts no store");
         const auto begins = [&](const char* scheme) { return options.store.starts_with(scheme); };
         require(begins("tcp://") || begins("file://") || begins("etcd://") || begins("etcds://"),
-                "--store: '" + options.store + "' begins with none of tcp://, file://, etcd:// and etcds://");
+                "--store: '" + options.store +
+                    "' begins with none of tcp://, file://, etcd:// and etcds://");
     }
     add_default(options.environment, "DDP_ELASTIC_MIN_WORLD", text(options.min_ranks));
-    if (options.max_ranks) add_default(options.environment, "DDP_ELASTIC_MAX_WORLD", text(options.max_ranks));
+    if (options.max_ranks)
+        add_default(options.environment, "DDP_ELASTIC_MAX_WORLD", text(options.max_ranks));
     if (options.store.empty())
-        add_default(options.environment, "DDP_ELASTIC_FIRST_WORLD", std::to_string(options.local_ranks));
+        add_default(options.environment, "DDP_ELASTIC_FIRST_WORLD",
+                    std::to_string(options.local_ranks));
 }
 
 }  // namespace
@@ -340,7 +369,8 @@ std::optional<Options> parse_options(int argc, char** argv, int& status) {
         libddp::write_output(text.str());
         return std::nullopt;
     } catch (const std::exception& error) {
-        std::cerr << "ddprun: " << libddp::printable(error.what(), "\n") << "\nddprun: see ddprun --help\n";
+        std::cerr << "ddprun: " << libddp::printable(error.what(), "\n")
+                  << "\nddprun: see ddprun --help\n";
         status = kUsageError;
         return std::nullopt;
     }

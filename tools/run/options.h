@@ -27,7 +27,8 @@ struct Options {
     int max_restarts = 0;
     std::optional<int> min_ranks;  // --min-ranks: the job is elastic
     std::optional<int> max_ranks;  // of the whole job
-    std::string store;             // --store: of a job that another ddprun, or none, hosts; "": hosts one
+    // --store: of a job that another ddprun, or none, hosts; "": hosts one
+    std::string store;
     Placing placing = Placing::kNone;
     Milliseconds report_time{10'000};
     Milliseconds grace{5000};

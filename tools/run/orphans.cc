@@ -13,8 +13,8 @@ namespace ddprun {
 std::set<pid_t> children_of(const std::string& process) {
     std::set<pid_t> found;
     std::error_code gone;  // the process may end meanwhile
-    for (std::filesystem::directory_iterator thread("/proc/" + process + "/task", gone), end; thread != end;
-         thread.increment(gone)) {
+    for (std::filesystem::directory_iterator thread("/proc/" + process + "/task", gone), end;
+         thread != end; thread.increment(gone)) {
         libddp::FileIn list(thread->path() / "children");
         for (pid_t pid = 0; list >> pid;) found.insert(pid);
     }

@@ -1,5 +1,5 @@
-// Processes that ranks left behind. ddprun is their subreaper: they become its children, wherever they moved, so that
-// it can find, end and reap them.
+// Processes that ranks left behind. ddprun is their subreaper: they become its children, wherever
+// they moved, so that it can find, end and reap them.
 #pragma once
 
 #include <sys/types.h>
@@ -9,7 +9,8 @@
 
 namespace ddprun {
 
-// The children of all threads of a process: a pid or "self". Empty where the kernel does not tell (CONFIG_PROC_CHILDREN).
+// The children of all threads of a process: a pid or "self". Empty where the kernel does not tell
+// (CONFIG_PROC_CHILDREN).
 std::set<pid_t> children_of(const std::string& process);
 
 class Orphans {

@@ -34,12 +34,13 @@ constexpr std::size_t kLargeChunk = std::size_t{256} * 1024;
 constexpr std::size_t kSafeChunk = 4096;
 constexpr Milliseconds kRetry{1};
 
-// O_NONBLOCK belongs to the open file, which ddprun shares with the shell that started it. Opening it again gives
-// ddprun one of its own. -1 where that is not possible (sockets) or wrong (regular files, whose position is shared
-// too).
+// O_NONBLOCK belongs to the open file, which ddprun shares with the shell that started it. Opening
+// it again gives ddprun one of its own. -1 where that is not possible (sockets) or wrong (regular
+// files, whose position is shared too).
 int reopen_without_blocking(int descriptor) {
     struct stat facts {};
-    if (fstat(descriptor, &facts) != 0 || !(S_ISFIFO(facts.st_mode) || S_ISCHR(facts.st_mode))) return -1;
+    if (fstat(descriptor, &facts) != 0 || !(S_ISFIFO(facts.st_mode) || S_ISCHR(facts.st_mode)))
+        return -1;
     const std::string path = "/proc/self/fd/" + std::to_string(descriptor);
     return open(path.c_str(), O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
 }
@@ -51,7 +52,8 @@ bool is_regular_file(int descriptor) {
 
 bool wants_colour(const Sink& sink) {
     const char* terminal = std::getenv("TERM");
-    return sink.is_terminal() && std::getenv("NO_COLOR") == nullptr && terminal && std::strcmp(terminal, "dumb") != 0;
+    return sink.is_terminal() && std::getenv("NO_COLOR") == nullptr && terminal &&
+           std::strcmp(terminal, "dumb") != 0;
 }
 
 std::string make_tag(const Sink& sink, int rank) {
@@ -59,7 +61,8 @@ std::string make_tag(const Sink& sink, int rank) {
     if (wants_colour(sink)) {
         // Cyan, yellow, green, magenta, blue, red.
         static constexpr std::array<int, 6> kColours = {36, 33, 32, 35, 34, 31};
-        tag << "\x1b[" << kColours[static_cast<std::size_t>(rank) % kColours.size()] << "m[" << rank << "]\x1b[0m ";
+        tag << "\x1b[" << kColours[static_cast<std::size_t>(rank) % kColours.size()] << "m[" << rank
+            << "]\x1b[0m ";
     } else {
         tag << '[' << rank << "] ";
     }
@@ -154,7 +157,8 @@ Output::Output(uv_loop_t* loop, OutputStyle style_)
     // Days of training are worth more than their log, so the ranks go on.
     out.on_failure = [this](int error) {
         say_lost(std::string("cannot write standard output any more: ") + std::strerror(error) +
-                 ". The ranks go on. What they print there is lost, except in files of --log-dir, and ddprun will not "
+                 ". The ranks go on. What they print there is lost, except in files of --log-dir, "
+                 "and ddprun will not "
                  "end with status 0");
     };
     err.on_failure = [this](int) { lost_ = true; };
@@ -200,7 +204,10 @@ bool LogFile::write(std::string_view bytes) {
 }
 
 LineStream::LineStream(Output& output, Sink& sink, int rank, std::shared_ptr<LogFile> log)
-    : output_(output), sink_(sink), tag_(output.style.tags ? make_tag(sink, rank) : ""), log_(std::move(log)) {}
+    : output_(output),
+      sink_(sink),
+      tag_(output.style.tags ? make_tag(sink, rank) : ""),
+      log_(std::move(log)) {}
 
 std::string LineStream::last_words() const {
     constexpr const char* kBlank = " \t\r\n";
@@ -210,7 +217,8 @@ std::string LineStream::last_words() const {
         const std::size_t end = rest.find_last_not_of(kBlank);
         if (end == std::string::npos) break;
         const std::size_t before = rest.find_last_of("\r\n", end);
-        const std::size_t begin = before == std::string::npos ? 0 : rest.find_first_not_of(kBlank, before + 1);
+        const std::size_t begin =
+            before == std::string::npos ? 0 : rest.find_first_not_of(kBlank, before + 1);
         const std::string_view line = rest.substr(begin, std::min(end + 1 - begin, kMostWords));
         if (words.empty() || !line.starts_with(libddp::kLogPrefix)) words = line;
         rest = rest.substr(0, begin);
@@ -260,8 +268,8 @@ void LineStream::emit(std::string_view tag, std::string_view body) {
     sink_.append(tag);
     sink_.append(body);
     if (log_ && !log_->write(body)) {
-        output_.say_lost("cannot write " + log_->path() + " any more (" + std::strerror(log_->error()) +
-                         "); its rank's output goes on here only");
+        output_.say_lost("cannot write " + log_->path() + " any more (" +
+                         std::strerror(log_->error()) + "); its rank's output goes on here only");
         log_.reset();
     }
 }

@@ -1,4 +1,5 @@
-// Where ranks' output goes: line by line, tagged, to ddprun's stdout and stderr and to a log file a rank.
+// Where ranks' output goes: line by line, tagged, to ddprun's stdout and stderr and to a log file a
+// rank.
 #pragma once
 
 #include <functional>
@@ -12,7 +13,8 @@
 
 namespace ddprun {
 
-// A descriptor that is written without blocking the loop: signals must be served while a pager holds the terminal.
+// A descriptor that is written without blocking the loop: signals must be served while a pager
+// holds the terminal.
 class Sink {
 public:
     Sink(uv_loop_t* loop, int descriptor);
@@ -31,7 +33,8 @@ public:
     bool is_terminal() const { return is_terminal_; }
 
     std::function<void()> on_relief;  // called when it is no longer congested
-    // Called with an errno when nothing can be written any more (a full disk, a reader that has gone): everything is dropped from then on.
+    // Called with an errno when nothing can be written any more (a full disk, a reader that has
+    // gone): everything is dropped from then on.
     std::function<void(int error)> on_failure;
 
 private:
@@ -85,7 +88,8 @@ public:
     // Throws std::runtime_error that names the path.
     explicit LogFile(std::string path);
 
-    // Returns false once the file cannot be written any more (a full disk); nothing is written after that.
+    // Returns false once the file cannot be written any more (a full disk); nothing is written
+    // after that.
     bool write(std::string_view bytes);
     // Why it cannot, an errno.
     int error() const { return error_; }
@@ -97,7 +101,8 @@ private:
     int error_ = 0;
 };
 
-// Cuts one rank's stdout or stderr into lines and hands them on whole, so that lines of different ranks never mix.
+// Cuts one rank's stdout or stderr into lines and hands them on whole, so that lines of different
+// ranks never mix.
 class LineStream {
 public:
     LineStream(Output& output, Sink& sink, int rank, std::shared_ptr<LogFile> log);

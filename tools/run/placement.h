@@ -25,17 +25,20 @@ struct Place {
 // The parts of this machine that ddprun may use.
 struct Machine {
     std::vector<std::vector<int>> nodes;  // the processors of each NUMA node
-    std::vector<std::vector<int>> cores;  // the processors of each core, neighbours beside each other
+    // the processors of each core, neighbours beside each other
+    std::vector<std::vector<int>> cores;
 };
 
 // hwloc's view. Throws std::runtime_error if there is none.
 Machine find_machine();
 
-// One place a rank, or none at all: then `why_not` says why ranks could not be placed, for a user who asked for it.
-std::vector<Place> place_ranks(const Machine& machine, Placing how, int ranks, std::string& why_not);
+// One place a rank, or none at all: then `why_not` says why ranks could not be placed, for a user
+// who asked for it.
+std::vector<Place> place_ranks(const Machine& machine, Placing how, int ranks,
+                               std::string& why_not);
 
-// Lets the calling thread, and with it the processes that it starts, use these processors only while it lives; all as
-// before if there are none. Throws std::runtime_error if the system refuses.
+// Lets the calling thread, and with it the processes that it starts, use these processors only
+// while it lives; all as before if there are none. Throws std::runtime_error if the system refuses.
 class PlaceGuard {
 public:
     explicit PlaceGuard(const std::vector<int>& processors);

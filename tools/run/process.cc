@@ -49,7 +49,8 @@ uv_stdio_container_t inherit(int descriptor) {
 
 std::string signal_name(int signal) {
     const char* abbreviation = sigabbrev_np(signal);
-    return abbreviation ? std::string("SIG") + abbreviation : "SIGRTMIN+" + std::to_string(signal - SIGRTMIN);
+    return abbreviation ? std::string("SIG") + abbreviation
+                        : "SIGRTMIN+" + std::to_string(signal - SIGRTMIN);
 }
 
 std::string Ending::text() const {
@@ -73,7 +74,8 @@ int Process::open_report(uv_loop_t* loop) {
     report_ = std::make_unique<ReadPipe>(
         loop, ends.read,
         [this](std::string_view bytes) {
-            if (bytes.size() == sizeof exec_error_) std::memcpy(&exec_error_, bytes.data(), sizeof exec_error_);
+            if (bytes.size() == sizeof exec_error_)
+                std::memcpy(&exec_error_, bytes.data(), sizeof exec_error_);
         },
         [] {});
     return ends.write;
@@ -98,7 +100,8 @@ void Process::start(uv_loop_t* loop, int guard, const std::vector<std::string>& 
     options.env = environment_pointers.data();
     options.stdio = stdio;
     options.stdio_count = kGuardDescriptor + 1;
-    // A session of its own: its process group can be signalled as a whole, and no terminal stops it.
+    // A session of its own: its process group can be signalled as a whole, and no terminal stops
+    // it.
     options.flags = UV_PROCESS_DETACHED;
     options.exit_cb = [](uv_process_t* handle, std::int64_t status, int signal) {
         static_cast<Process*>(handle->data)->on_exit({static_cast<int>(status), signal});

@@ -36,10 +36,11 @@ public:
     Process(const Process&) = delete;
     Process& operator=(const Process&) = delete;
 
-    // guard: the pipe to it. processors: those it may use; none: as ddprun. Throws std::runtime_error that says why the
-    // process could not be started.
+    // guard: the pipe to it. processors: those it may use; none: as ddprun. Throws
+    // std::runtime_error that says why the process could not be started.
     void start(uv_loop_t* loop, int guard, const std::vector<std::string>& program,
-               const std::vector<std::string>& environment, rlim_t open_files, const std::vector<int>& processors);
+               const std::vector<std::string>& environment, rlim_t open_files,
+               const std::vector<int>& processors);
 
     int rank() const { return rank_; }
     pid_t pid() const { return pid_; }

@@ -32,7 +32,8 @@ bool exists(const std::string& path) {
 ProgramCheck check_file(const std::string& program, const std::string& path) {
     if (!exists(path)) return {127, "cannot find the program '" + program + "'"};
     if (!is_file(path)) return {126, "cannot run '" + program + "': it is not a file"};
-    if (access(path.c_str(), X_OK) != 0) return {126, "cannot run '" + program + "': it is not executable"};
+    if (access(path.c_str(), X_OK) != 0)
+        return {126, "cannot run '" + program + "': it is not executable"};
     return {};
 }
 

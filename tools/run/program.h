@@ -12,7 +12,8 @@ struct ProgramCheck {
     std::string sentence;
 };
 
-// Looks as execvp will: along the PATH that the ranks will have, or at the path itself if it has a slash.
+// Looks as execvp will: along the PATH that the ranks will have, or at the path itself if it has a
+// slash.
 ProgramCheck check_program_file(const std::string& program, const Variables& extra);
 
 }  // namespace ddprun

@@ -28,15 +28,18 @@ constexpr std::uint64_t kShare = 8;
 
 bool has_room(const char* folder, std::uint64_t bytes) {
     struct statvfs facts {};
-    return statvfs(folder, &facts) == 0 && std::uint64_t{facts.f_bavail} * facts.f_frsize / kShare >= bytes;
+    return statvfs(folder, &facts) == 0 &&
+           std::uint64_t{facts.f_bavail} * facts.f_frsize / kShare >= bytes;
 }
 
-// Names of parameters are nobody else's business. A folder that is there already stays as it is; its records can be read by their owner
-// alone, too.
+// Names of parameters are nobody else's business. A folder that is there already stays as it is;
+// its records can be read by their owner alone, too.
 void make_folder(const std::string& path) {
     std::error_code error;
     const bool made = std::filesystem::create_directories(path, error);
-    if (error) throw std::runtime_error("cannot make the folder " + path + " for records: " + error.message());
+    if (error)
+        throw std::runtime_error("cannot make the folder " + path +
+                                 " for records: " + error.message());
     if (made) std::filesystem::permissions(path, std::filesystem::perms::owner_all, error);
 }
 
@@ -44,16 +47,23 @@ std::int64_t now_ns() {
     return std::chrono::nanoseconds(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-// The groups that may tell why a process of this rank has ended: those in which it still was. If it was in none, those that nobody has left
-// behind. In an elastic job there is a group for each roster.
-std::vector<const record::Group*> concerned(const std::vector<record::Group>& groups, int rank, std::int64_t since_ns) {
+// The groups that may tell why a process of this rank has ended: those in which it still was. If it
+// was in none, those that nobody has left behind. In an elastic job there is a group for each
+// roster.
+std::vector<const record::Group*> concerned(const std::vector<record::Group>& groups, int rank,
+                                            std::int64_t since_ns) {
     std::vector<const record::Group*> its_own, others;
     for (const record::Group& group : groups) {
         const auto is_it = [&](const record::Position& position) {
-            return position.process->identity.launch_rank == rank && position.process->opened_realtime_ns >= since_ns;
+            return position.process->identity.launch_rank == rank &&
+                   position.process->opened_realtime_ns >= since_ns;
         };
-        const auto still_in = [&](const record::Position& position) { return is_it(position) && !position.moved_on; };
-        const auto other_left = [&](const record::Position& position) { return !is_it(position) && position.moved_on; };
+        const auto still_in = [&](const record::Position& position) {
+            return is_it(position) && !position.moved_on;
+        };
+        const auto other_left = [&](const record::Position& position) {
+            return !is_it(position) && position.moved_on;
+        };
         if (std::any_of(group.recorded.begin(), group.recorded.end(), still_in))
             its_own.push_back(&group);
         else if (rank < 0 || std::none_of(group.recorded.begin(), group.recorded.end(), other_left))
@@ -82,10 +92,10 @@ void Records::make_temporary(bool kept) {
         const std::string reason = std::strerror(errno);
         why_none_ = "nothing is recorded, so failures are told without what each rank was doing: ";
         if (!in_memory)
-            why_none_ += std::string(kMemoryPlace) + " has less than " + std::to_string((kShare * wanted) >> 20) +
-                         " MiB free, and ";
-        why_none_ +=
-            "no folder can be made in " + place + " (" + reason + "). Set TMPDIR or --record to a folder for records";
+            why_none_ += std::string(kMemoryPlace) + " has less than " +
+                         std::to_string((kShare * wanted) >> 20) + " MiB free, and ";
+        why_none_ += "no folder can be made in " + place + " (" + reason +
+                     "). Set TMPDIR or --record to a folder for records";
     }
 }
 
@@ -125,16 +135,20 @@ std::string Records::note(int rank, const Ending& ending, const std::string& wor
     using Kind = record::Sight::Kind;
     if (folder_.empty()) return "";
     const Kind kind = ending.signal != 0 ? Kind::kKilled : Kind::kExited;
-    const std::string fault = record::add_sight(folder_, {rank, kind, ending.text(), words, now_ns()});
-    return fault.empty() ? "" : "the records do not hold how rank " + std::to_string(rank) + " ended: " + fault;
+    const std::string fault =
+        record::add_sight(folder_, {rank, kind, ending.text(), words, now_ns()});
+    return fault.empty()
+               ? ""
+               : "the records do not hold how rank " + std::to_string(rank) + " ended: " + fault;
 }
 
 // Afterwards nobody could see it any more: ddprun is about to end them.
 void Records::note_stopped(const record::Group& group) const {
     for (const record::Position& position : group.recorded)
         if (position.life == record::Life::kStopped)
-            record::add_sight(folder_, {position.process->identity.launch_rank, record::Sight::Kind::kStopped,
-                                        "was stopped", "", now_ns()});
+            record::add_sight(
+                folder_, {position.process->identity.launch_rank, record::Sight::Kind::kStopped,
+                          "was stopped", "", now_ns()});
 }
 
 std::string Records::explain(int rank, std::int64_t since_ns, bool all_end) const try {
@@ -147,12 +161,14 @@ std::string Records::explain(int rank, std::int64_t since_ns, bool all_end) cons
         if (!cause) continue;
         // By the sentence to which this is added. A group may number its ranks in its own way.
         const record::Position* const culprit = group->find(cause->rank);
-        const bool named =
-            rank >= 0 && culprit && culprit->process->identity.launch_rank == rank && !cause->place.empty();
+        const bool named = rank >= 0 && culprit && culprit->process->identity.launch_rank == rank &&
+                           !cause->place.empty();
         std::string text = named ? cause->place : cause->sentence;
         if (named && cause->rank != rank)
-            text = "as rank " + std::to_string(cause->rank) + " of group '" + group->name + "', " + text;
-        std::replace(text.begin(), text.end(), '\n', ' ');  // an error of the program may have several lines
+            text = "as rank " + std::to_string(cause->rank) + " of group '" + group->name + "', " +
+                   text;
+        // an error of the program may have several lines
+        std::replace(text.begin(), text.end(), '\n', ' ');
         return libddp::printable(text);
     }
     return job.complaints.empty() ? "" : libddp::printable(job.complaints.front());
@@ -161,13 +177,16 @@ std::string Records::explain(int rank, std::int64_t since_ns, bool all_end) cons
 }
 
 void Records::write_trace(const std::string& file, const why::Steps& steps) const {
-    if (folder_.empty()) throw std::runtime_error("no trace was written: there is no folder for records");
+    if (folder_.empty())
+        throw std::runtime_error("no trace was written: there is no folder for records");
     const why::Job job = why::read_job(folder_);
     why::write_trace(file, job.processes, job.groups, steps);
 }
 
 std::string Records::pack(std::uint64_t bytes) const {
-    return folder_.empty() ? "" : record::pack_records(folder_, bytes / static_cast<std::uint64_t>(facts_.ranks));
+    return folder_.empty()
+               ? ""
+               : record::pack_records(folder_, bytes / static_cast<std::uint64_t>(facts_.ranks));
 }
 
 void Records::unpack(const std::string& packed) const {
@@ -178,7 +197,8 @@ std::string Records::describe() const try {
     if (folder_.empty()) return "nothing is recorded";
     const why::Job job = why::read_job(folder_, record::kLastEvents);
     std::string complaints, text;
-    for (const std::string& complaint : job.complaints) complaints += libddp::printable(complaint) + "\n";
+    for (const std::string& complaint : job.complaints)
+        complaints += libddp::printable(complaint) + "\n";
     for (const record::Group& group : job.groups)
         if (!record::is_over(group)) text += record::group_text(group, record::kPatienceNs);
     return complaints + (text.empty() ? "no group of several ranks is in use" : text);

@@ -40,7 +40,10 @@ private:
 class Interrupts {
 public:
     explicit Interrupts(std::function<bool()> wanted) : wanted_(std::move(wanted)) {
-        if (wanted_) install([](void* of) -> std::int32_t { return static_cast<Interrupts*>(of)->wanted_() ? 1 : 0; });
+        if (wanted_)
+            install([](void* of) -> std::int32_t {
+                return static_cast<Interrupts*>(of)->wanted_() ? 1 : 0;
+            });
     }
     ~Interrupts() {
         if (wanted_) install(nullptr);
@@ -62,13 +65,14 @@ private:
 std::string hidden_loopback(const std::string& host) {
     constexpr std::uint32_t kLoopbackNet = 127;
     in6_addr number{};
-    const bool is_number =
-        inet_pton(AF_INET, host.c_str(), &number) == 1 || inet_pton(AF_INET6, host.c_str(), &number) == 1;
+    const bool is_number = inet_pton(AF_INET, host.c_str(), &number) == 1 ||
+                           inet_pton(AF_INET6, host.c_str(), &number) == 1;
     addrinfo hints{};
     hints.ai_family = AF_INET;
     hints.ai_socktype = SOCK_STREAM;
     addrinfo* found = nullptr;
-    if (is_number || host == "localhost" || getaddrinfo(host.c_str(), nullptr, &hints, &found) != 0) return "";
+    if (is_number || host == "localhost" || getaddrinfo(host.c_str(), nullptr, &hints, &found) != 0)
+        return "";
     const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(found, freeaddrinfo);
     std::string first;
     for (const addrinfo* at = found; at; at = at->ai_next) {
@@ -90,19 +94,23 @@ std::optional<Endpoint> parse_endpoint(const std::string& text, int least_port) 
     if (colon == std::string::npos) return std::nullopt;
     Endpoint result;
     result.host = text.substr(0, colon);
-    const bool bracketed = result.host.size() > 2 && result.host.front() == '[' && result.host.back() == ']';
+    const bool bracketed =
+        result.host.size() > 2 && result.host.front() == '[' && result.host.back() == ']';
     if (bracketed) result.host = result.host.substr(1, result.host.size() - 2);
-    if (result.host.empty() || result.host.find_first_of("[]/ ") != std::string::npos) return std::nullopt;
+    if (result.host.empty() || result.host.find_first_of("[]/ ") != std::string::npos)
+        return std::nullopt;
     // Without brackets nobody can tell where an IPv6 address ends and its port begins.
     if (!bracketed && result.host.find(':') != std::string::npos) return std::nullopt;
     const char* const end = text.data() + text.size();
     const auto [stop, failure] = std::from_chars(text.data() + colon + 1, end, result.port);
-    if (failure != std::errc{} || stop != end || result.port < least_port || result.port > kLargestPort)
+    if (failure != std::errc{} || stop != end || result.port < least_port ||
+        result.port > kLargestPort)
         return std::nullopt;
     return result;
 }
 
-Store Store::open(const std::string& uri, const std::string& secret, bool serve, Milliseconds bound) {
+Store Store::open(const std::string& uri, const std::string& secret, bool serve,
+                  Milliseconds bound) {
     ddp_store_options options;
     ddp_store_options_init(&options);
     options.uri = uri.c_str();
@@ -129,7 +137,8 @@ Store Store::connect(const std::string& uri, const std::string& secret, Millisec
         const auto attempt = std::clamp(left, kShortestAttempt, kCallBound);
         try {
             Store store = open(uri, secret, false, attempt);
-            // A store keeps the bound of its attempt for later calls, which may take longer than what is left now.
+            // A store keeps the bound of its attempt for later calls, which may take longer than
+            // what is left now.
             return attempt == kCallBound ? std::move(store) : open(uri, secret, false, kCallBound);
         } catch (const StoreError& error) {
             if (!error.is_absence() || Clock::now() >= give_up) throw;
@@ -144,7 +153,8 @@ int Store::port() const {
 
 void Store::set(const std::string& key, const std::string& value) {
     Outcome outcome;
-    outcome.check(ddp_store_set(store_.get(), key.c_str(), value.data(), value.size(), outcome.out()));
+    outcome.check(
+        ddp_store_set(store_.get(), key.c_str(), value.data(), value.size(), outcome.out()));
 }
 
 std::optional<std::string> Store::get(const std::string& key) {
@@ -160,7 +170,8 @@ std::string Store::await(const std::string& key) {
     void* value = nullptr;
     std::size_t size = 0;
     Outcome outcome;
-    outcome.check(ddp_store_get(store_.get(), key.c_str(), kCallBound.count(), &value, &size, outcome.out()));
+    outcome.check(
+        ddp_store_get(store_.get(), key.c_str(), kCallBound.count(), &value, &size, outcome.out()));
     const std::unique_ptr<void, decltype(&ddp_free)> owner(value, ddp_free);
     return std::string(static_cast<const char*>(value), size);
 }

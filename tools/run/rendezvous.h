@@ -1,5 +1,5 @@
-// The store as the launcher uses it: libddp's public C interface with exceptions. Every failure is a std::runtime_error
-// that carries the library's message.
+// The store as the launcher uses it: libddp's public C interface with exceptions. Every failure is
+// a std::runtime_error that carries the library's message.
 #pragma once
 
 #include <ddp/store.h>
@@ -16,8 +16,8 @@
 
 namespace ddprun {
 
-// How long node 0 waits for a node that never came, and a node for node 0, without --timeout: the time that libddp gives ranks
-// to join.
+// How long node 0 waits for a node that never came, and a node for node 0, without --timeout: the
+// time that libddp gives ranks to join.
 constexpr Milliseconds kJoinTime{300'000};
 
 // An address of the store.
@@ -35,9 +35,12 @@ std::optional<Endpoint> parse_endpoint(const std::string& text, int least_port =
 // A failure of the store.
 class StoreError : public std::runtime_error {
 public:
-    StoreError(ddp_status status, const std::string& message) : std::runtime_error(message), status_(status) {}
+    StoreError(ddp_status status, const std::string& message)
+        : std::runtime_error(message), status_(status) {}
     // The server may still come.
-    bool is_absence() const { return status_ == DDP_ERROR_TIMEOUT || status_ == DDP_ERROR_UNAVAILABLE; }
+    bool is_absence() const {
+        return status_ == DDP_ERROR_TIMEOUT || status_ == DDP_ERROR_UNAVAILABLE;
+    }
     // The store was open, its connection has ended, and it does not come back.
     bool is_loss() const { return status_ == DDP_ERROR_UNAVAILABLE; }
 
@@ -45,18 +48,19 @@ private:
     ddp_status status_;
 };
 
-// The loopback address that `host` stands for on this machine, if it is a name that does not tell, as Debian has the machine's own
-// name at 127.0.1.1. "": it has another address, or none. For a name that was just looked up: it waits for the resolver.
+// The loopback address that `host` stands for on this machine, if it is a name that does not tell,
+// as Debian has the machine's own name at 127.0.1.1. "": it has another address, or none. For a
+// name that was just looked up: it waits for the resolver.
 std::string hidden_loopback(const std::string& host);
 
 class Store {
 public:
-    // Runs a server that binds `address`. Waits at most `bound` for the name to become this host's, and no longer once
-    // `interrupted`, which is asked again and again, returns true.
+    // Runs a server that binds `address`. Waits at most `bound` for the name to become this host's,
+    // and no longer once `interrupted`, which is asked again and again, returns true.
     static Store serve(const Endpoint& address, const std::string& secret, Milliseconds bound,
                        std::function<bool()> interrupted = nullptr);
-    // uri: of any store. Waits at most `bound` for its server. If that is not there at once, calls `on_absence` with the reason, one
-    // time.
+    // uri: of any store. Waits at most `bound` for its server. If that is not there at once, calls
+    // `on_absence` with the reason, one time.
     static Store connect(const std::string& uri, const std::string& secret, Milliseconds bound,
                          const std::function<void(const std::string& why)>& on_absence);
 
@@ -75,7 +79,8 @@ private:
         void operator()(ddp_store* store) const noexcept { ddp_store_free(store); }
     };
 
-    static Store open(const std::string& uri, const std::string& secret, bool serve, Milliseconds bound);
+    static Store open(const std::string& uri, const std::string& secret, bool serve,
+                      Milliseconds bound);
     explicit Store(ddp_store* store) : store_(store) {}
 
     std::unique_ptr<ddp_store, Free> store_;

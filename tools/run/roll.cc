@@ -23,7 +23,8 @@ struct Key {
 
 std::optional<Key> parse(const std::string& text) {
     const std::size_t last = text.rfind('/');
-    const std::size_t before = last == std::string::npos || last == 0 ? last : text.rfind('/', last - 1);
+    const std::size_t before =
+        last == std::string::npos || last == 0 ? last : text.rfind('/', last - 1);
     if (before == std::string::npos || last == before) return std::nullopt;
     return Key{text.substr(before + 1, last - before - 1), text.substr(last + 1)};
 }
@@ -44,7 +45,8 @@ Roster newest_roster(Store& store) {
         Roster roster;
         std::string fence, steps;
         lines >> roster.number >> fence;
-        for (std::string id; lines >> id >> steps;) roster.members.push_back(job + keys::kGone + "/" + id);
+        for (std::string id; lines >> id >> steps;)
+            roster.members.push_back(job + keys::kGone + "/" + id);
         if (roster.number > newest.number) newest = std::move(roster);
     }
     return newest;
@@ -64,7 +66,8 @@ std::string Roll::silence() const try {
 }
 
 bool Roll::has_left(pid_t pid) const try {
-    std::string newest, its_key;  // a process may have joined several times; ids sort in the order of coming
+    // a process may have joined several times; ids sort in the order of coming
+    std::string newest, its_key;
     for (const std::string& text : store_.list(keys::kJobs)) {
         const std::optional<Key> key = parse(text);
         if (!key || key->kind != keys::kGone || !names(text, pid) || key->name < newest) continue;
@@ -119,9 +122,10 @@ bool Roll::all_gone(const std::vector<std::string>& members) const try {
         return !is_in(newest, member) || store_.get(member).has_value();
     };
     // A roster without any of them is of ranks that have waited for a place, and began anew.
-    const bool goes_on = members.empty() || std::any_of(members.begin(), members.end(), [&](const std::string& member) {
-                             return is_in(newest, member);
-                         });
+    const bool goes_on = members.empty() || std::any_of(members.begin(), members.end(),
+                                                        [&](const std::string& member) {
+                                                            return is_in(newest, member);
+                                                        });
     return std::all_of(members.begin(), members.end(), has_gone) &&
            (!goes_on || std::all_of(newest.begin(), newest.end(), has_gone));
 } catch (const std::runtime_error&) {

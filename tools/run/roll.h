@@ -20,7 +20,8 @@ public:
 
     // Why the store does not answer. "": it does.
     std::string silence() const;
-    // The process that ddprun started with this pid, or one that it started, has called ddp_elastic_leave.
+    // The process that ddprun started with this pid, or one that it started, has called
+    // ddp_elastic_leave.
     bool has_left(pid_t pid) const;
     // The member is this process, or one that it started.
     bool names(const std::string& member, pid_t pid) const;
@@ -34,8 +35,8 @@ public:
     void finish(const std::vector<std::string>& members);
     // The members that have finished the job. Empty: it goes on, or the store does not answer.
     std::vector<std::string> finishers() const;
-    // Each of these members has died, ended or left, and so has each that has trained with them since. No members: those of the
-    // newest roster. False if the store does not answer.
+    // Each of these members has died, ended or left, and so has each that has trained with them
+    // since. No members: those of the newest roster. False if the store does not answer.
     bool all_gone(const std::vector<std::string>& members) const;
 
 private:

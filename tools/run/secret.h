@@ -7,9 +7,9 @@
 
 namespace ddprun {
 
-// The secret of --secret-file. Without the option: for a job on one node a secret that nobody else has; for several
-// nodes the one of DDP_SECRET, or of the file that DDP_SECRET_FILE names. Throws std::exception: there is none, or the
-// file is refused.
+// The secret of --secret-file. Without the option: for a job on one node a secret that nobody else
+// has; for several nodes the one of DDP_SECRET, or of the file that DDP_SECRET_FILE names. Throws
+// std::exception: there is none, or the file is refused.
 Secret job_secret(const Options& options);
 
 }  // namespace ddprun

@@ -23,8 +23,8 @@ Snapshot::Snapshot(const std::string& folder) {
     complaints_ = std::move(job.complaints);
     std::map<std::string, int> seen, names;
     for (const record::Group& group : job.groups) ++names[group.name];
-    const bool any_runs =
-        std::any_of(job.groups.begin(), job.groups.end(), [](const auto& group) { return !record::is_over(group); });
+    const bool any_runs = std::any_of(job.groups.begin(), job.groups.end(),
+                                      [](const auto& group) { return !record::is_over(group); });
     for (record::Group& group : job.groups) {
         const int number = ++seen[group.name];
         const bool is_newest = number == names[group.name];

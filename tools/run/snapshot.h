@@ -1,4 +1,5 @@
-// The content of the records of this node's ranks at one moment: for --metrics and --status. No rank is asked.
+// The content of the records of this node's ranks at one moment: for --metrics and --status. No
+// rank is asked.
 #pragma once
 
 #include <optional>
@@ -15,13 +16,15 @@ struct GroupNow {
     std::string label;  // its name, with a number if there are several of this name
     libddp::record::Group group;
     std::vector<libddp::record::Progress> progress;  // of each rank
-    std::optional<libddp::record::Pace> pace;        // only where the records of all ranks are there
-    std::optional<libddp::record::Cause> cause;      // who holds it up
+    // only where the records of all ranks are there
+    std::optional<libddp::record::Pace> pace;
+    std::optional<libddp::record::Cause> cause;  // who holds it up
 };
 
 class Snapshot {
 public:
-    // Throws std::runtime_error if the folder cannot be read. A record that cannot be read is left out, and complaints() name it.
+    // Throws std::runtime_error if the folder cannot be read. A record that cannot be read is left
+    // out, and complaints() name it.
     explicit Snapshot(const std::string& folder);
     Snapshot(const Snapshot&) = delete;
     Snapshot& operator=(const Snapshot&) = delete;

@@ -48,9 +48,10 @@ bool is_number(const std::string& text) {
 }
 
 std::string title(const JobFacts& job) {
-    std::string text =
-        "ddprun " + std::to_string(job.pid) + ": " + std::to_string(job.ranks) + (job.ranks == 1 ? " rank" : " ranks");
-    if (job.nodes > 1) text += " of node " + std::to_string(job.node_rank) + " of " + std::to_string(job.nodes);
+    std::string text = "ddprun " + std::to_string(job.pid) + ": " + std::to_string(job.ranks) +
+                       (job.ranks == 1 ? " rank" : " ranks");
+    if (job.nodes > 1)
+        text += " of node " + std::to_string(job.node_rank) + " of " + std::to_string(job.nodes);
     if (job.generation > 0) text += ", restart " + std::to_string(job.generation);
     return text + ", " + libddp::printable(job.command);
 }
@@ -60,8 +61,10 @@ Target by_pid(const std::string& text) {
     for (const JobFacts& job : find_jobs())
         if (job.pid == pid) return {job, job.records};
     struct stat facts {};
-    if (stat(("/proc/" + text).c_str(), &facts) != 0) throw std::runtime_error("there is no process " + text);
-    if (facts.st_uid != geteuid()) throw std::runtime_error("process " + text + " belongs to another user");
+    if (stat(("/proc/" + text).c_str(), &facts) != 0)
+        throw std::runtime_error("there is no process " + text);
+    if (facts.st_uid != geteuid())
+        throw std::runtime_error("process " + text + " belongs to another user");
     throw std::runtime_error("process " + text + " is no ddprun that runs a job");
 }
 
@@ -71,13 +74,15 @@ Target by_folder(const std::string& folder) {
     if (error) throw std::runtime_error("cannot read " + folder + ": " + error.message());
     if (auto job = read_job_file(folder)) {
         // Somebody may have moved the folder.
-        std::string records =
-            std::filesystem::exists(job->records, error) ? job->records : generation_folder(folder, job->generation);
+        std::string records = std::filesystem::exists(job->records, error)
+                                  ? job->records
+                                  : generation_folder(folder, job->generation);
         return {std::move(job), std::move(records)};
     }
-    const bool any = std::any_of(begin(entries), end(entries), [](const std::filesystem::directory_entry& entry) {
-        return entry.path().extension() == record::kSuffix;
-    });
+    const bool any = std::any_of(begin(entries), end(entries),
+                                 [](const std::filesystem::directory_entry& entry) {
+                                     return entry.path().extension() == record::kSuffix;
+                                 });
     if (!any) throw std::runtime_error(folder + " holds no records of a job");
     return {std::nullopt, folder};
 }
@@ -123,9 +128,11 @@ std::string time_left(double ns) {
     if (seconds < 60)
         std::snprintf(text.data(), text.size(), "%lld s", seconds);
     else if (seconds < 86'400)
-        std::snprintf(text.data(), text.size(), "%lld:%02lld:%02lld", seconds / 3600, seconds / 60 % 60, seconds % 60);
+        std::snprintf(text.data(), text.size(), "%lld:%02lld:%02lld", seconds / 3600,
+                      seconds / 60 % 60, seconds % 60);
     else
-        std::snprintf(text.data(), text.size(), "%lld d %lld h", seconds / 86'400, seconds / 3600 % 24);
+        std::snprintf(text.data(), text.size(), "%lld d %lld h", seconds / 86'400,
+                      seconds / 3600 % 24);
     return text.data();
 }
 
@@ -136,7 +143,8 @@ std::string place(const record::Position& position) {
         case At::kProgram:
             return "program";
         case At::kBackward:
-            return "backward " + std::to_string(position.announced) + "/" + std::to_string(position.expected);
+            return "backward " + std::to_string(position.announced) + "/" +
+                   std::to_string(position.expected);
         case At::kHook:
             return "hook, bucket " + std::to_string(position.bucket);
         case At::kFinalize:
@@ -151,7 +159,8 @@ std::string place(const record::Position& position) {
 
 std::string state(const record::Position& position) {
     if (position.life == record::Life::kStopped) return "stopped, " + place(position);
-    if (position.life == record::Life::kEnded && position.at != At::kLeft) return "ended, " + place(position);
+    if (position.life == record::Life::kEnded && position.at != At::kLeft)
+        return "ended, " + place(position);
     return place(position);
 }
 
@@ -172,14 +181,16 @@ Row row_of(const GroupNow& now, std::size_t number) {
     row.push_back(time_left(progress.left_ns));
     if (now.pace) {
         const record::Lateness& late = now.pace->ranks[number];
-        for (const double part : {late.late, late.in_hook, late.waits}) row.push_back(record::duration_text(part));
+        for (const double part : {late.late, late.in_hook, late.waits})
+            row.push_back(record::duration_text(part));
     } else {
         row.insert(row.end(), 3, kNothing);
     }
     row.push_back(rate(progress.bytes_per_second / 1e6));
-    row.push_back(position.last_ns == 0
-                      ? kNothing
-                      : record::duration_text(static_cast<double>(now.group.now_ns - position.last_ns)) + " ago");
+    row.push_back(position.last_ns == 0 ? kNothing
+                                        : record::duration_text(static_cast<double>(
+                                              now.group.now_ns - position.last_ns)) +
+                                              " ago");
     return row;
 }
 
@@ -191,7 +202,8 @@ bool is_name(std::size_t column) {
 void add_table(std::vector<std::string>& lines, const std::vector<Row>& rows) {
     std::vector<std::size_t> widths(kHeads.size());
     for (const Row& row : rows)
-        for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], why::width(row[i]));
+        for (std::size_t i = 0; i < row.size(); ++i)
+            widths[i] = std::max(widths[i], why::width(row[i]));
     for (const Row& row : rows) {
         std::string line;
         for (std::size_t i = 0; i < row.size(); ++i) {
@@ -207,9 +219,11 @@ void add_group(std::vector<std::string>& lines, const GroupNow& now) {
     lines.push_back("group '" + now.label + "', " + std::to_string(now.group.world) +
                     (now.group.world == 1 ? " rank" : " ranks"));
     if (now.cause) lines.push_back(libddp::printable(now.cause->sentence));
-    if (now.pace && !now.pace->sentence.empty()) lines.push_back(libddp::printable(now.pace->sentence));
+    if (now.pace && !now.pace->sentence.empty())
+        lines.push_back(libddp::printable(now.pace->sentence));
     std::vector<Row> rows{kHeads};
-    for (std::size_t number = 0; number < now.group.recorded.size(); ++number) rows.push_back(row_of(now, number));
+    for (std::size_t number = 0; number < now.group.recorded.size(); ++number)
+        rows.push_back(row_of(now, number));
     add_table(lines, rows);
     if (const auto absent = record::absent_ranks(now.group); !absent.empty())
         lines.push_back("no record of " + record::ranges_text(absent));
@@ -217,9 +231,11 @@ void add_group(std::vector<std::string>& lines, const GroupNow& now) {
 
 std::vector<std::string> lines_of(const Target& target) {
     std::vector<std::string> lines;
-    if (target.job) lines.push_back(title(*target.job) + (target.job->runs() ? "" : " (has ended)"));
+    if (target.job)
+        lines.push_back(title(*target.job) + (target.job->runs() ? "" : " (has ended)"));
     const Snapshot snapshot(target.records);
-    for (const std::string& complaint : snapshot.complaints()) lines.push_back(libddp::printable(complaint));
+    for (const std::string& complaint : snapshot.complaints())
+        lines.push_back(libddp::printable(complaint));
     for (const GroupNow& now : snapshot.groups()) add_group(lines, now);
     if (snapshot.groups().empty()) lines.emplace_back("no rank has made a group yet");
     return lines;
@@ -230,7 +246,8 @@ class Screen {
 public:
     void draw(const std::vector<std::string>& lines) {
         winsize size{};
-        if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col == 0 || size.ws_row < 2) size = {24, 80, 0, 0};
+        if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col == 0 || size.ws_row < 2)
+            size = {24, 80, 0, 0};
         const std::size_t shown = std::min<std::size_t>(lines.size(), size.ws_row - 1U);
         std::string text = drawn_ == 0 ? "" : "\x1b[" + std::to_string(drawn_) + "A";
         for (std::size_t i = 0; i < shown; ++i) {

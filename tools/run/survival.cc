@@ -21,7 +21,8 @@ void Survival::succeeded(pid_t pid) {
     parting_.erase(pid);
     std::vector<std::string> members = roll_->newest();
     const bool is_member = is_among(members, pid);
-    // One that is not in the newest roster has trained nothing, or the others have gone on without it.
+    // One that is not in the newest roster has trained nothing, or the others have gone on without
+    // it.
     const bool parted = roll_->has_left(pid) || (!is_member && !members.empty());
     ++(parted ? parted_ : finished_);
     if (parted || members.empty() || !finishers_.empty()) return;
@@ -31,7 +32,9 @@ void Survival::succeeded(pid_t pid) {
 
 // The store forgets after a while that a member has left, and a process may join again.
 void Survival::note_parting(const std::vector<pid_t>& running) {
-    std::erase_if(parting_, [&](pid_t pid) { return std::find(running.begin(), running.end(), pid) == running.end(); });
+    std::erase_if(parting_, [&](pid_t pid) {
+        return std::find(running.begin(), running.end(), pid) == running.end();
+    });
     const std::vector<std::string> members = roll_->newest();
     for (const pid_t pid : running) {
         if (is_among(members, pid))
@@ -59,14 +62,17 @@ Survival::After Survival::failed(bool may_start_again, const std::vector<pid_t>&
 std::string Survival::next(After after) const {
     if (!roll_) return "";
     if (after == After::kStartAgain)
-        return "it is started again (" + std::to_string(starts_) + " of at most " + std::to_string(rules_.max_starts) +
-               ")";
+        return "it is started again (" + std::to_string(starts_) + " of at most " +
+               std::to_string(rules_.max_starts) + ")";
     if (is_ending()) return "others have finished the job, so it is not started again";
     std::string text =
-        silence_.empty() ? "" : "it is not started again, because the store does not answer: " + silence_ + "; ";
+        silence_.empty()
+            ? ""
+            : "it is not started again, because the store does not answer: " + silence_ + "; ";
     if (after == After::kGoOn) return text + "the others go on with " + ranks_text(left());
-    return text + ranks_text(left()) + (left() == 1 ? " is" : " are") + " left, fewer than --min-ranks " +
-           std::to_string(rules_.min_ranks) + ", so the job ends";
+    return text + ranks_text(left()) + (left() == 1 ? " is" : " are") +
+           " left, fewer than --min-ranks " + std::to_string(rules_.min_ranks) +
+           ", so the job ends";
 }
 
 bool Survival::is_over(const std::vector<pid_t>& running) {
@@ -76,7 +82,9 @@ bool Survival::is_over(const std::vector<pid_t>& running) {
     looked_ = now;
     if (finishers_.empty()) finishers_ = roll_->finishers();
     if (finishers_.empty()) return false;
-    if (std::any_of(running.begin(), running.end(), [&](pid_t pid) { return is_among(finishers_, pid); })) return false;
+    if (std::any_of(running.begin(), running.end(),
+                    [&](pid_t pid) { return is_among(finishers_, pid); }))
+        return false;
     return roll_->all_gone(finishers_);
 }
 

@@ -1,9 +1,10 @@
-// Decides the fate of a job when one of its ranks has ended. Usually the rank's failure is that of the job. An elastic
-// job goes on with fewer ranks, and starts single ones again.
+// Decides the fate of a job when one of its ranks has ended. Usually the rank's failure is that of
+// the job. An elastic job goes on with fewer ranks, and starts single ones again.
 //
-// A rank that exits with 0 has left, if it said so to the others, or has finished. When one has finished, the job is at its end: nobody is
-// started again, and those that trained with it end in their own time. Then whoever still runs has waited for a place in vain. The ddpruns
-// of a job tell each other.
+// A rank that exits with 0 has left, if it said so to the others, or has finished. When one has
+// finished, the job is at its end: nobody is started again, and those that trained with it end in
+// their own time. Then whoever still runs has waited for a place in vain. The ddpruns of a job tell
+// each other.
 #pragma once
 
 #include <sys/types.h>
@@ -46,7 +47,8 @@ public:
     // The next action, for the sentence that says how the rank failed. "": nothing to say.
     std::string next(After after) const;
 
-    // At the end of the job: all who trained have gone, and none of these processes, which still run, is one of them.
+    // At the end of the job: all who trained have gone, and none of these processes, which still
+    // run, is one of them.
     bool is_over(const std::vector<pid_t>& running);
     bool is_ending() const { return finished_ > 0 || !finishers_.empty(); }
     bool is_elastic() const { return roll_ != nullptr; }
@@ -55,7 +57,9 @@ public:
 private:
     bool is_among(const std::vector<std::string>& members, pid_t pid) const;
     void note_parting(const std::vector<pid_t>& running);
-    int left() const { return rules_.ranks - failed_ - parted_ - static_cast<int>(parting_.size()); }
+    int left() const {
+        return rules_.ranks - failed_ - parted_ - static_cast<int>(parting_.size());
+    }
 
     const Rules rules_;
     Roll* const roll_ = nullptr;
@@ -64,8 +68,9 @@ private:
     int parted_ = 0;           // politely
     std::set<pid_t> parting_;  // have left, and their processes still run
     int finished_ = 0;
-    std::string silence_;                 // of the store
-    std::vector<std::string> finishers_;  // the members of the roster that has finished, here or under another ddprun
+    std::string silence_;  // of the store
+    // the members of the roster that has finished, here or under another ddprun
+    std::vector<std::string> finishers_;
     Clock::time_point looked_{};
 };
 

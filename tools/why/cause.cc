@@ -15,8 +15,8 @@ namespace {
 constexpr std::int64_t kRecentNs = 10'000'000'000;
 
 bool may_follow_from_another(std::int32_t status) {
-    return status == DDP_ERROR_TIMEOUT || status == DDP_ERROR_RANK_FAILED || status == DDP_ERROR_ABORTED ||
-           status == DDP_ERROR_UNAVAILABLE;
+    return status == DDP_ERROR_TIMEOUT || status == DDP_ERROR_RANK_FAILED ||
+           status == DDP_ERROR_ABORTED || status == DDP_ERROR_UNAVAILABLE;
 }
 
 std::string who(const Position& position) {
@@ -24,7 +24,8 @@ std::string who(const Position& position) {
                position.process->identity.host, ")");
 }
 
-// "; ranks 0 and 2 have waited 4.2 s for it, at bucket 5 of step 41": those that are in an operation which this one has not begun.
+// "; ranks 0 and 2 have waited 4.2 s for it, at bucket 5 of step 41": those that are in an
+// operation which this one has not begun.
 std::string waiters(const Group& group, const Position& late) {
     std::vector<std::int32_t> ranks;
     const Position* first = nullptr;
@@ -39,8 +40,9 @@ std::string waiters(const Group& group, const Position& late) {
                group.verdict       ? " had"
                : ranks.size() == 1 ? " has"
                                    : " have",
-               " waited ", duration_text(static_cast<double>(group.now_ns - first->underway->since_ns)), " for it, at ",
-               describe(*first->underway));
+               " waited ",
+               duration_text(static_cast<double>(group.now_ns - first->underway->since_ns)),
+               " for it, at ", describe(*first->underway));
 }
 
 bool is_over(const Group& group, const Position& position) {
@@ -51,7 +53,8 @@ std::string where(const Group& group, const Position& position) {
     return str(is_over(group, position) ? "it was " : "it is ", describe(group, position));
 }
 
-Cause at_rank(Cause::Kind kind, const Group& group, const Position& position, const std::string& what) {
+Cause at_rank(Cause::Kind kind, const Group& group, const Position& position,
+              const std::string& what) {
     std::string place = where(group, position) + waiters(group, position);
     return {kind, position.rank, str(who(position), ' ', what, "; ", place), place};
 }
@@ -62,12 +65,14 @@ const Position* named_by_verdict(const Group& group) {
 }
 
 bool verdict_names_absent(const Group& group) {
-    return group.verdict && group.verdict->rank >= 0 && group.verdict->rank < group.world && !named_by_verdict(group);
+    return group.verdict && group.verdict->rank >= 0 && group.verdict->rank < group.world &&
+           !named_by_verdict(group);
 }
 
 // A rank that aborts may do that because another has died.
 bool gives_up_itself(const Position& position) {
-    return position.ending.find("SIGABRT") != std::string::npos || position.ending.find("SIGPIPE") != std::string::npos;
+    return position.ending.find("SIGABRT") != std::string::npos ||
+           position.ending.find("SIGPIPE") != std::string::npos;
 }
 
 const Position* find_dead(const Group& group) {
@@ -75,22 +80,26 @@ const Position* find_dead(const Group& group) {
     if (named && named->killed && !gives_up_itself(*named)) return named;
     const Position* killed = nullptr;
     for (const Position& position : group.recorded)
-        if (position.killed && (!killed || (gives_up_itself(*killed) && !gives_up_itself(position))))
+        if (position.killed &&
+            (!killed || (gives_up_itself(*killed) && !gives_up_itself(position))))
             killed = &position;
     if (killed) return killed;
     if (group.verdict) return nullptr;
-    // Nobody has said how it ended: it is dead if it has not freed the group, and others still have it.
-    const bool others = std::any_of(group.recorded.begin(), group.recorded.end(), [](const Position& position) {
-        return position.life == Life::kRuns || position.life == Life::kStopped;
-    });
-    const auto gone = std::find_if(group.recorded.begin(), group.recorded.end(), [](const Position& position) {
-        return position.life == Life::kEnded && position.at != Position::At::kLeft;
-    });
+    // Nobody has said how it ended: it is dead if it has not freed the group, and others still have
+    // it.
+    const bool others =
+        std::any_of(group.recorded.begin(), group.recorded.end(), [](const Position& position) {
+            return position.life == Life::kRuns || position.life == Life::kStopped;
+        });
+    const auto gone =
+        std::find_if(group.recorded.begin(), group.recorded.end(), [](const Position& position) {
+            return position.life == Life::kEnded && position.at != Position::At::kLeft;
+        });
     return others && gone != group.recorded.end() ? &*gone : nullptr;
 }
 
-// An error that a call has given it last, unless that may follow from what another rank did. The program may have gone on after older
-// ones.
+// An error that a call has given it last, unless that may follow from what another rank did. The
+// program may have gone on after older ones.
 bool tells_why(const Group& group, const Position& position) {
     return position.failure && !may_follow_from_another(position.failure->status) &&
            group.now_ns - position.failure->time_ns < kRecentNs;
@@ -102,7 +111,9 @@ const Position* find_ended(const Group& group) {
     for (const Position& position : group.recorded) {
         const bool exits = position.exits && position.at != Position::At::kLeft;
         // After the verdict all end.
-        if (group.verdict ? !exits : (position.ending.empty() && !(exits && position.exit_status != 0))) continue;
+        if (group.verdict ? !exits
+                          : (position.ending.empty() && !(exits && position.exit_status != 0)))
+            continue;
         if (!ended || (tells_why(group, position) && !tells_why(group, *ended))) ended = &position;
     }
     const Position* named = named_by_verdict(group);
@@ -112,8 +123,8 @@ const Position* find_ended(const Group& group) {
 
 Cause ended_cause(const Group& group, const Position& position) {
     const std::string how = !position.ending.empty() ? position.ending
-                            : position.exits         ? str("exited with status ", position.exit_status)
-                                                     : "has ended without freeing its group";
+                            : position.exits ? str("exited with status ", position.exit_status)
+                                             : "has ended without freeing its group";
     if (tells_why(group, position)) {
         const std::string& why = position.failure->message;
         return {Cause::Kind::kDead, position.rank, str(who(position), ' ', how, ": ", why), why};
@@ -125,8 +136,8 @@ Cause ended_cause(const Group& group, const Position& position) {
     return cause;
 }
 
-// The order of the ranks that have a record: which has come least far, and which waits at the last operation that
-// anyone has begun.
+// The order of the ranks that have a record: which has come least far, and which waits at the last
+// operation that anyone has begun.
 struct Order {
     const Position* behind = nullptr;
     const Position* ahead = nullptr;
@@ -137,13 +148,16 @@ Order find_order(const Group& group) {
     Order order;
     for (const Position& position : group.recorded) {
         const bool waits = position.underway && position.at != Position::At::kLeft;
-        if (waits && (!order.ahead || position.underway->sequence > order.ahead->underway->sequence))
+        if (waits &&
+            (!order.ahead || position.underway->sequence > order.ahead->underway->sequence))
             order.ahead = &position;
-        if (position.at != Position::At::kLeft && (!order.behind || position.begun < order.behind->begun))
+        if (position.at != Position::At::kLeft &&
+            (!order.behind || position.begun < order.behind->begun))
             order.behind = &position;
     }
     for (const Position& position : group.recorded)
-        if (order.ahead && position.at == Position::At::kLeft && position.begun <= order.ahead->underway->sequence)
+        if (order.ahead && position.at == Position::At::kLeft &&
+            position.begun <= order.ahead->underway->sequence)
             order.left = &position;
     return order;
 }
@@ -160,7 +174,8 @@ const Position* find_stopped(const Group& group) {
 
 Cause stopped_cause(const Group& group, const Position& position) {
     if (position.life == Life::kStopped)
-        return at_rank(Cause::Kind::kStopped, group, position, "is stopped (SIGSTOP, or a debugger)");
+        return at_rank(Cause::Kind::kStopped, group, position,
+                       "is stopped (SIGSTOP, or a debugger)");
     const double still = static_cast<double>(position.still_ns);
     return at_rank(Cause::Kind::kStopped, group, position,
                    str("stands still: no thread of it has run for ", duration_text(still),
@@ -168,8 +183,8 @@ Cause stopped_cause(const Group& group, const Position& position) {
 }
 
 Cause left_cause(const Group& group, const Position& position) {
-    const std::string after =
-        position.step < 0 ? std::string("before its first step") : str("after step ", position.step);
+    const std::string after = position.step < 0 ? std::string("before its first step")
+                                                : str("after step ", position.step);
     std::string place = str("it has left the group ", after, waiters(group, position));
     return {Cause::Kind::kLeft, position.rank,
             str(who(position), " has left the group ", after, waiters(group, position),
@@ -177,7 +192,8 @@ Cause left_cause(const Group& group, const Position& position) {
             place};
 }
 
-// Among ranks that have begun the same operation: the one that takes it for something else than most do.
+// Among ranks that have begun the same operation: the one that takes it for something else than
+// most do.
 std::optional<Cause> find_disagreement(const Group& group, std::int64_t sequence) {
     const auto kind_of = [](const Position& position) {
         const Underway& operation = *position.underway;
@@ -185,24 +201,32 @@ std::optional<Cause> find_disagreement(const Group& group, std::int64_t sequence
     };
     std::vector<const Position*> there;
     for (const Position& position : group.recorded)
-        if (position.underway && position.underway->sequence == sequence) there.push_back(&position);
+        if (position.underway && position.underway->sequence == sequence)
+            there.push_back(&position);
     const auto alike = [&](const Position* one) {
-        return std::count_if(there.begin(), there.end(),
-                             [&](const Position* other) { return kind_of(*one) == kind_of(*other); });
+        return std::count_if(there.begin(), there.end(), [&](const Position* other) {
+            return kind_of(*one) == kind_of(*other);
+        });
     };
     if (there.empty()) return std::nullopt;
-    const Position* one = *std::min_element(there.begin(), there.end(),
-                                            [&](const Position* a, const Position* b) { return alike(a) < alike(b); });
-    const auto other = std::find_if(there.begin(), there.end(),
-                                    [&](const Position* position) { return kind_of(*position) != kind_of(*one); });
+    const Position* one = *std::min_element(
+        there.begin(), there.end(),
+        [&](const Position* a, const Position* b) { return alike(a) < alike(b); });
+    const auto other = std::find_if(there.begin(), there.end(), [&](const Position* position) {
+        return kind_of(*position) != kind_of(*one);
+    });
     if (other == there.end()) return std::nullopt;
     const auto text = [](const Position& position) {
-        return str(describe(*position.underway), " (", bytes_text(static_cast<double>(position.underway->bytes)), ")");
+        return str(describe(*position.underway), " (",
+                   bytes_text(static_cast<double>(position.underway->bytes)), ")");
     };
-    const bool is_odd = alike(one) < alike(*other);  // of two that differ nobody knows which is wrong
-    return Cause{Cause::Kind::kDisagree, is_odd ? one->rank : -1,
-                 str(who(*one), " is in ", text(*one), ", but rank ", (*other)->rank, " is in ", text(**other),
-                     ": the program calls its collectives in different orders or with different sizes")};
+    // of two that differ nobody knows which is wrong
+    const bool is_odd = alike(one) < alike(*other);
+    return Cause{
+        Cause::Kind::kDisagree, is_odd ? one->rank : -1,
+        str(who(*one), " is in ", text(*one), ", but rank ", (*other)->rank, " is in ",
+            text(**other),
+            ": the program calls its collectives in different orders or with different sizes")};
 }
 
 // -1: there are several.
@@ -211,13 +235,15 @@ std::int32_t only_rank(const std::vector<RankRange>& ranges) {
 }
 
 // All that have a record are in one operation.
-Cause absent_cause(const Group& group, const Position& ahead, const std::vector<RankRange>& absent) {
+Cause absent_cause(const Group& group, const Position& ahead,
+                   const std::vector<RankRange>& absent) {
     const std::int32_t rank = verdict_names_absent(group) ? group.verdict->rank : only_rank(absent);
     const double waited = static_cast<double>(group.now_ns - ahead.underway->since_ns);
-    const std::string text =
-        str("the ranks of this folder are in ", describe(*ahead.underway), ", which has not ended for ",
-            duration_text(waited), ", and it has no record of ", ranges_text(absent));
-    if (const auto dead = dead_connection_text(group)) return {Cause::Kind::kAbsent, rank, str(*dead, "; ", text)};
+    const std::string text = str("the ranks of this folder are in ", describe(*ahead.underway),
+                                 ", which has not ended for ", duration_text(waited),
+                                 ", and it has no record of ", ranges_text(absent));
+    if (const auto dead = dead_connection_text(group))
+        return {Cause::Kind::kAbsent, rank, str(*dead, "; ", text)};
     return {Cause::Kind::kAbsent, rank, group.verdict ? group.verdict->message : text};
 }
 
@@ -231,19 +257,21 @@ std::optional<Cause> joining_cause(const Group& group, std::int64_t patience_ns)
         since_ns = std::min(since_ns, position.since_ns);
     }
     const std::vector<RankRange> absent = absent_ranks(group);
-    if (ranks.empty() || absent.empty() || group.now_ns - since_ns < patience_ns) return std::nullopt;
+    if (ranks.empty() || absent.empty() || group.now_ns - since_ns < patience_ns)
+        return std::nullopt;
     const std::int32_t only = only_rank(absent);
     return Cause{Cause::Kind::kAbsent, only,
                  str(ranks_text(ranks), ranks.size() == 1 ? " has" : " have", " waited ",
-                     duration_text(static_cast<double>(group.now_ns - since_ns)), " for ", ranges_text(absent),
-                     " to join; this folder has no record of ", only >= 0 ? "it" : "them")};
+                     duration_text(static_cast<double>(group.now_ns - since_ns)), " for ",
+                     ranges_text(absent), " to join; this folder has no record of ",
+                     only >= 0 ? "it" : "them")};
 }
 
 Cause transfer_cause(const Group& group, const Underway& operation) {
     const double waited = static_cast<double>(group.now_ns - operation.since_ns);
     return {Cause::Kind::kTransfer, -1,
-            str("all ranks are in ", describe(operation), ", which has not ended for ", duration_text(waited), ": ",
-                connection_text(group))};
+            str("all ranks are in ", describe(operation), ", which has not ended for ",
+                duration_text(waited), ": ", connection_text(group))};
 }
 
 }  // namespace
@@ -272,8 +300,9 @@ const char* kind_name(Cause::Kind kind) {
 
 std::optional<Cause> find_cause(const Group& group, std::int64_t patience_ns) {
     if (const Position* position = find_dead(group))
-        return at_rank(Cause::Kind::kDead, group, *position,
-                       position->ending.empty() ? "has ended without freeing its group" : position->ending);
+        return at_rank(
+            Cause::Kind::kDead, group, *position,
+            position->ending.empty() ? "has ended without freeing its group" : position->ending);
     if (group.verdict && !may_follow_from_another(group.verdict->status))
         return Cause{Cause::Kind::kVerdict, group.verdict->rank, group.verdict->message};
     const bool timed_out = group.verdict && group.verdict->status == DDP_ERROR_TIMEOUT;
@@ -285,9 +314,10 @@ std::optional<Cause> find_cause(const Group& group, std::int64_t patience_ns) {
     const bool failed = group.verdict && !timed_out;
     const Position* named = named_by_verdict(group);
     if (named && failed && named->at != Position::At::kLeft)
-        return Cause{Cause::Kind::kDead, named->rank,
-                     str(group.verdict->message, "; ", where(group, *named), waiters(group, *named)),
-                     where(group, *named) + waiters(group, *named)};
+        return Cause{
+            Cause::Kind::kDead, named->rank,
+            str(group.verdict->message, "; ", where(group, *named), waiters(group, *named)),
+            where(group, *named) + waiters(group, *named)};
     if (left && (waits || failed)) return left_cause(group, *left);
     if (verdict_names_absent(group)) {
         const std::int32_t rank = group.verdict->rank;
@@ -299,16 +329,20 @@ std::optional<Cause> find_cause(const Group& group, std::int64_t patience_ns) {
         return Cause{Cause::Kind::kVerdict, group.verdict->rank, group.verdict->message};
     }
     if (behind->begun <= ahead->underway->sequence)
-        return at_rank(Cause::Kind::kBehind, group, *behind, group.verdict ? "did not come" : "has not come");
-    if (const auto absent = absent_ranks(group); !absent.empty()) return absent_cause(group, *ahead, absent);
-    if (auto disagreement = find_disagreement(group, ahead->underway->sequence)) return disagreement;
+        return at_rank(Cause::Kind::kBehind, group, *behind,
+                       group.verdict ? "did not come" : "has not come");
+    if (const auto absent = absent_ranks(group); !absent.empty())
+        return absent_cause(group, *ahead, absent);
+    if (auto disagreement = find_disagreement(group, ahead->underway->sequence))
+        return disagreement;
     return transfer_cause(group, *ahead->underway);
 }
 
 std::string group_text(const Group& group, std::int64_t patience_ns) {
     const auto cause = find_cause(group, patience_ns);
-    std::string text = str("group '", printable(group.name),
-                           "': ", cause ? printable(cause->sentence) : "no rank waits for another", '\n');
+    std::string text =
+        str("group '", printable(group.name),
+            "': ", cause ? printable(cause->sentence) : "no rank waits for another", '\n');
     for (const Position& position : group.recorded) {
         std::string line = who(position);
         if (!position.ending.empty()) line += str(' ', position.ending, ';');
@@ -317,7 +351,8 @@ std::string group_text(const Group& group, std::int64_t patience_ns) {
         text += str("  ", printable(str(line, ' ', describe(group, position))), '\n');
     }
     if (const auto absent = absent_ranks(group); !absent.empty())
-        text += str("  ", ranges_text(absent), only_rank(absent) >= 0 ? " is" : " are", " without a record\n");
+        text += str("  ", ranges_text(absent), only_rank(absent) >= 0 ? " is" : " are",
+                    " without a record\n");
     return text;
 }
 

@@ -11,8 +11,9 @@ namespace libddp::record {
 
 struct Cause {
     enum class Kind {
-        kDead,      // a process was ended, or ended by itself before it left the group
-        kVerdict,   // the program or libddp found a mistake: a missing gradient, a mismatch, a lack of memory
+        kDead,  // a process was ended, or ended by itself before it left the group
+        // the program or libddp found a mistake: a missing gradient, a mismatch, a lack of memory
+        kVerdict,
         kStopped,   // a process is stopped
         kBehind,    // a rank has not come to what the others wait for
         kLeft,      // a rank has left the group, and others go on
@@ -33,10 +34,12 @@ const char* kind_name(Cause::Kind kind);
 // Where nobody says otherwise.
 inline constexpr std::int64_t kPatienceNs = 1'000'000'000;
 
-// patience_ns: waits that are shorter are nobody's fault. Empty: nobody waits longer, and nothing failed.
+// patience_ns: waits that are shorter are nobody's fault. Empty: nobody waits longer, and nothing
+// failed.
 std::optional<Cause> find_cause(const Group& group, std::int64_t patience_ns);
 
-// Lines that can be printed: the cause, and where each rank is that has a record. One line names all others.
+// Lines that can be printed: the cause, and where each rank is that has a record. One line names
+// all others.
 std::string group_text(const Group& group, std::int64_t patience_ns);
 
 }  // namespace libddp::record

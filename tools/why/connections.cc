@@ -22,12 +22,15 @@ struct ConnectionState {
     std::int32_t to_rank = 0;
     const Position* to = nullptr;  // null: it has no record
     Peer counts{};
-    std::int64_t stuck_ns = 0;  // for how long nothing has arrived of what waits; 0: it moves, or nothing waits
+    // for how long nothing has arrived of what waits; 0: it moves, or nothing waits
+    std::int64_t stuck_ns = 0;
 
     // Bytes a second while some were on their way and the other rank read them; 0: too few to tell.
     double speed() const {
         const double busy = static_cast<double>(counts.busy_ns - counts.unread_ns);
-        return counts.arrived < kTellingBytes || busy <= 0 ? 0 : static_cast<double>(counts.arrived) / busy * 1e9;
+        return counts.arrived < kTellingBytes || busy <= 0
+                   ? 0
+                   : static_cast<double>(counts.arrived) / busy * 1e9;
     }
 };
 
@@ -66,17 +69,20 @@ bool is_unread(const ConnectionState& state) {
 }
 
 std::string ends_text(const ConnectionState& state) {
-    return str("rank ", state.from->rank, host_of(state.from), " and rank ", state.to_rank, host_of(state.to));
+    return str("rank ", state.from->rank, host_of(state.from), " and rank ", state.to_rank,
+               host_of(state.to));
 }
 
 std::string stuck_text(const ConnectionState& state) {
     const std::string time = duration_text(static_cast<double>(state.stuck_ns));
     if (is_unread(state))
-        return str("rank ", state.to_rank, " has read nothing of what rank ", state.from->rank, " sends for ", time);
-    const std::string again = state.counts.resent == 0 ? "" : str("; packets sent again: ", state.counts.resent);
-    return str("the connection between ", ends_text(state), " is dead: nothing that rank ", state.from->rank,
-               " sends has arrived for ", time, " (", bytes_text(static_cast<double>(state.counts.waiting)), " wait",
-               again, ")");
+        return str("rank ", state.to_rank, " has read nothing of what rank ", state.from->rank,
+                   " sends for ", time);
+    const std::string again =
+        state.counts.resent == 0 ? "" : str("; packets sent again: ", state.counts.resent);
+    return str("the connection between ", ends_text(state), " is dead: nothing that rank ",
+               state.from->rank, " sends has arrived for ", time, " (",
+               bytes_text(static_cast<double>(state.counts.waiting)), " wait", again, ")");
 }
 
 // Null: nobody knows their speeds.
@@ -96,13 +102,15 @@ std::string hosts_text(const Group& group) {
     std::vector<std::pair<std::string, std::vector<std::int32_t>>> hosts;
     for (const Position& position : group.recorded) {
         const std::string& host = position.process->identity.host;
-        auto at = std::find_if(hosts.begin(), hosts.end(), [&](const auto& one) { return one.first == host; });
+        auto at = std::find_if(hosts.begin(), hosts.end(),
+                               [&](const auto& one) { return one.first == host; });
         if (at == hosts.end()) at = hosts.insert(at, {host, {}});
         at->second.push_back(position.rank);
     }
     if (hosts.size() < 2) return "";
     std::string text;
-    for (const auto& [host, ranks] : hosts) text += str(text.empty() ? "" : ", ", host, " (", ranks_text(ranks), ")");
+    for (const auto& [host, ranks] : hosts)
+        text += str(text.empty() ? "" : ", ", host, " (", ranks_text(ranks), ")");
     return str(" between the hosts ", text);
 }
 
@@ -115,8 +123,8 @@ std::string connection_text(const Group& group) {
     std::copy_if(states.begin(), states.end(), std::back_inserter(waiting),
                  [](const ConnectionState& state) { return state.counts.waiting != 0; });
     if (const ConnectionState* slow = find_slowest(waiting))
-        return str("the connection between ", ends_text(*slow), " is slow: it moves ", bytes_text(slow->speed()),
-                   " a second");
+        return str("the connection between ", ends_text(*slow), " is slow: it moves ",
+                   bytes_text(slow->speed()), " a second");
     return str("the network", hosts_text(group), " is slow or dead");
 }
 
@@ -127,8 +135,8 @@ std::optional<std::string> speed_text(const Group& group) {
     std::vector<double> others;
     for (const ConnectionState& state : states)
         if (state.speed() > 0 && !same_ends(state, *slowest)) others.push_back(state.speed());
-    std::string text =
-        str("the connection between ", ends_text(*slowest), " moves ", bytes_text(slowest->speed()), " a second");
+    std::string text = str("the connection between ", ends_text(*slowest), " moves ",
+                           bytes_text(slowest->speed()), " a second");
     if (others.empty()) return text;
     const auto middle = others.begin() + static_cast<std::ptrdiff_t>(others.size() / 2);
     std::nth_element(others.begin(), middle, others.end());

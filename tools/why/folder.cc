@@ -35,8 +35,8 @@ void remove_records(const std::string& folder, Function is_unwanted) {
     }
 }
 
-// Adds the lines that the file does not have: another launcher of this host, or of a folder that hosts share, may have
-// written it.
+// Adds the lines that the file does not have: another launcher of this host, or of a folder that
+// hosts share, may have written it.
 void add_lines(const fs::path& path, const std::string& text) {
     std::set<std::string> there;
     FileIn file(path);
@@ -72,13 +72,15 @@ void forget_all(const std::string& folder) {
     std::error_code ignored;
     for (const auto& entry : fs::directory_iterator(folder, ignored)) {
         const fs::path& path = entry.path();
-        if (path.extension() == kSuffix || holds_sights(path.filename().string())) fs::remove(path, ignored);
+        if (path.extension() == kSuffix || holds_sights(path.filename().string()))
+            fs::remove(path, ignored);
     }
 }
 
 void forget_before(const std::string& folder, std::int32_t launch_rank, std::int64_t realtime_ns) {
     remove_records(folder, [&](const ProcessRecord& record) {
-        return record.identity.launch_rank == launch_rank && record.opened_realtime_ns < realtime_ns;
+        return record.identity.launch_rank == launch_rank &&
+               record.opened_realtime_ns < realtime_ns;
     });
 }
 
@@ -106,7 +108,8 @@ void unpack_records(const std::string& folder, std::string_view packed) {
         std::uint64_t count = 0;
         const auto [end, error] = std::from_chars(size.data(), size.data() + size.size(), count);
         const bool known = holds_sights(name) || name.ends_with(kSuffix);
-        if (error != std::errc() || end != size.data() + size.size() || !known || name.find('/') != std::string::npos)
+        if (error != std::errc() || end != size.data() + size.size() || !known ||
+            name.find('/') != std::string::npos)
             throw std::runtime_error("they cannot be read");
         const std::string_view text = bytes.take(count);
         const fs::path path = fs::path(folder) / name;

@@ -17,8 +17,9 @@ struct Job {
     std::vector<libddp::record::Group> groups;  // they point into `processes`
 };
 
-// Reads a folder of records, and of its groups those of at least so many ranks. Throws std::filesystem::filesystem_error if there is
-// no such folder.
-Job read_job(const std::string& folder, const libddp::record::Limits& limits = {}, std::int32_t least_world = 2);
+// Reads a folder of records, and of its groups those of at least so many ranks. Throws
+// std::filesystem::filesystem_error if there is no such folder.
+Job read_job(const std::string& folder, const libddp::record::Limits& limits = {},
+             std::int32_t least_world = 2);
 
 }  // namespace why

@@ -13,15 +13,17 @@
 namespace libddp::record {
 namespace {
 
-// A rank is slow if its lateness is this many times the standard error of its mean, and more for few steps, whose error is not well
-// known; and if it is this part of a step and this long. The order in which the kernel wakes ranks makes less of a difference.
+// A rank is slow if its lateness is this many times the standard error of its mean, and more for
+// few steps, whose error is not well known; and if it is this part of a step and this long. The
+// order in which the kernel wakes ranks makes less of a difference.
 constexpr double kCertain = 6;
 constexpr double kFewSteps = 10;
 constexpr std::size_t kCutOff = 10;  // one of so many, at either end
 constexpr double kWorthSaying = 0.02;
 constexpr double kWorthSayingNs = 300'000;
-// Collectives are worth a sentence if ranks wait for them for most of a step, and if that is not the time of short messages and of
-// waking up: by the bytes of a step, or by the time of a collective.
+// Collectives are worth a sentence if ranks wait for them for most of a step, and if that is not
+// the time of short messages and of waking up: by the bytes of a step, or by the time of a
+// collective.
 constexpr double kMostOfStep = 0.5;
 constexpr std::uint64_t kManyBytes = 1 << 20;
 constexpr double kLongOperationNs = 20'000'000;
@@ -59,7 +61,8 @@ Run run_of(const Position& position, std::int64_t until_ns) {
         if (!contexts.find(event.owner)) continue;
         if (event.kind == EventKind::kHookEnd) run.hooks.push_back({event.since_ns, at});
         if (event.kind == EventKind::kBackwardEnd) closed = at;
-        if (event.kind == EventKind::kStepEnd && closed != 0) run.finalizes.push_back({std::exchange(closed, 0), at});
+        if (event.kind == EventKind::kStepEnd && closed != 0)
+            run.finalizes.push_back({std::exchange(closed, 0), at});
     }
     return run;
 }
@@ -74,8 +77,8 @@ double length(const Span& span) {
     return static_cast<double>(span.end - span.begin);
 }
 
-// How much longer this rank took for its own work than each other did: since the collective before, which need not end at the same time
-// on all.
+// How much longer this rank took for its own work than each other did: since the collective before,
+// which need not end at the same time on all.
 std::int64_t more_work(const std::vector<Run>& runs, std::int64_t sequence, std::size_t of) {
     std::int64_t own = 0, others = 0;
     for (std::size_t rank = 0; rank < runs.size(); ++rank) {
@@ -94,14 +97,16 @@ std::int64_t more_work(const std::vector<Run>& runs, std::int64_t sequence, std:
 void add_operation(StepLateness& step, const std::vector<Run>& runs, std::int64_t sequence) {
     std::vector<std::int64_t> came;
     for (const Run& run : runs) came.push_back(run.operations.at(sequence).begin);
-    const auto last = static_cast<std::size_t>(std::max_element(came.begin(), came.end()) - came.begin());
+    const auto last =
+        static_cast<std::size_t>(std::max_element(came.begin(), came.end()) - came.begin());
     const std::int64_t first = *std::min_element(came.begin(), came.end());
     std::int64_t before = came[last == 0 ? 1 : 0];  // the last but one
     for (std::size_t rank = 0; rank < came.size(); ++rank)
         if (rank != last) before = std::max(before, came[rank]);
     const std::int64_t late = std::min(came[last] - before, more_work(runs, sequence, last));
     step.late[last] += static_cast<double>(late);
-    step.in_hook[last] += std::min(static_cast<double>(late), overlap(runs[last].hooks, {before, came[last]}));
+    step.in_hook[last] +=
+        std::min(static_cast<double>(late), overlap(runs[last].hooks, {before, came[last]}));
     for (std::size_t rank = 0; rank < came.size(); ++rank) {
         step.waits[rank] += static_cast<double>(came[last] - came[rank]);
         step.behind[rank] += static_cast<double>(came[rank] - first);
@@ -109,7 +114,8 @@ void add_operation(StepLateness& step, const std::vector<Run>& runs, std::int64_
         const Span transfer{came[last], std::max(came[last], operation.end)};
         step.transfer[rank] += length(transfer);
         // The program waits at once for an operation that belongs to no bucket.
-        step.exposed[rank] += operation.bucket < 0 ? length(transfer) : overlap(runs[rank].finalizes, transfer);
+        step.exposed[rank] +=
+            operation.bucket < 0 ? length(transfer) : overlap(runs[rank].finalizes, transfer);
     }
     ++step.operations;
 }
@@ -118,7 +124,8 @@ StepLateness new_step(std::size_t ranks, const Operation& first) {
     StepLateness step;
     step.step = first.step;
     step.begin_ns = first.begin;
-    for (auto* values : {&step.late, &step.in_hook, &step.waits, &step.transfer, &step.exposed, &step.behind})
+    for (auto* values :
+         {&step.late, &step.in_hook, &step.waits, &step.transfer, &step.exposed, &step.behind})
         values->resize(ranks);
     return step;
 }
@@ -127,8 +134,9 @@ StepLateness new_step(std::size_t ranks, const Operation& first) {
 std::vector<StepLateness> steps_of(const std::vector<Run>& runs) {
     std::vector<StepLateness> steps;
     for (const auto& [sequence, operation] : runs.front().operations) {
-        const bool everywhere = std::all_of(runs.begin(), runs.end(),
-                                            [at = sequence](const Run& run) { return run.operations.count(at) != 0; });
+        const bool everywhere =
+            std::all_of(runs.begin(), runs.end(),
+                        [at = sequence](const Run& run) { return run.operations.count(at) != 0; });
         if (!everywhere) continue;
         if (operation.step >= 0 && (steps.empty() || operation.step != steps.back().step))
             steps.push_back(new_step(runs.size(), operation));
@@ -139,8 +147,8 @@ std::vector<StepLateness> steps_of(const std::vector<Run>& runs) {
     return steps;
 }
 
-// By how much the rank is later than each other one, step after step. A few steps in which something else happened do not count: those
-// at either end are cut off.
+// By how much the rank is later than each other one, step after step. A few steps in which
+// something else happened do not count: those at either end are cut off.
 bool is_slow(const std::vector<StepLateness>& steps, std::size_t rank, double step_ns) {
     std::vector<double> more;
     for (const StepLateness& step : steps) {
@@ -159,34 +167,40 @@ bool is_slow(const std::vector<StepLateness>& steps, std::size_t rank, double st
     const auto count = static_cast<double>(more.size() - 2 * cut);
     const double mean = sum / count;
     const double error = std::sqrt(std::max(0.0, squares / count - mean * mean) / count);
-    return mean > kCertain * (1 + kFewSteps / count) * error && mean > kWorthSaying * step_ns && mean > kWorthSayingNs;
+    return mean > kCertain * (1 + kFewSteps / count) * error && mean > kWorthSaying * step_ns &&
+           mean > kWorthSayingNs;
 }
 
 // The least of all ranks: one that is woken late waits longer.
 double exposed_everywhere(const Pace& pace) {
-    return std::min_element(pace.ranks.begin(), pace.ranks.end(),
-                            [](const Lateness& a, const Lateness& b) { return a.exposed < b.exposed; })
+    return std::min_element(
+               pace.ranks.begin(), pace.ranks.end(),
+               [](const Lateness& a, const Lateness& b) { return a.exposed < b.exposed; })
         ->exposed;
 }
 
 bool collectives_are_slow(const Pace& pace, double operations) {
     const double exposed = exposed_everywhere(pace);
-    return exposed > kMostOfStep * pace.step && (pace.bytes >= kManyBytes || exposed > kLongOperationNs * operations);
+    return exposed > kMostOfStep * pace.step &&
+           (pace.bytes >= kManyBytes || exposed > kLongOperationNs * operations);
 }
 
 std::string collectives_sentence(const Pace& pace, const Group& group) {
-    std::string text = str("collectives take most of each step: ", duration_text(exposed_everywhere(pace)), " of ",
-                           duration_text(pace.step), " (", pace.steps, " steps, ",
-                           bytes_text(static_cast<double>(pace.bytes)), " in each), though no rank is late");
+    std::string text =
+        str("collectives take most of each step: ", duration_text(exposed_everywhere(pace)), " of ",
+            duration_text(pace.step), " (", pace.steps, " steps, ",
+            bytes_text(static_cast<double>(pace.bytes)), " in each), though no rank is late");
     const auto speed = speed_text(group);
     return speed ? str(text, "; ", *speed) : text;
 }
 
 std::string sentence_of(const Pace& pace, const Lateness& slow) {
     const double share = slow.in_hook / slow.late;
-    return str("rank ", slow.rank, " is slow: the others wait ", duration_text(slow.late), " for it in each step of ",
-               duration_text(pace.step), " (", pace.steps, " steps); it spends this time in its ",
-               share > 0.5 ? "communication hook" : "own code (data, forward and backward pass, optimizer)");
+    return str("rank ", slow.rank, " is slow: the others wait ", duration_text(slow.late),
+               " for it in each step of ", duration_text(pace.step), " (", pace.steps,
+               " steps); it spends this time in its ",
+               share > 0.5 ? "communication hook"
+                           : "own code (data, forward and backward pass, optimizer)");
 }
 
 }  // namespace
@@ -203,9 +217,9 @@ std::optional<Pace> find_pace(const Group& group, std::int64_t latest_ns) {
     if (static_cast<std::int64_t>(steps.size()) < kLeastSteps + 2) return std::nullopt;
     const std::int64_t end = steps.back().begin_ns;
     steps.pop_back();
-    const auto first = std::find_if(steps.begin() + 1, steps.end() - kLeastSteps, [&](const StepLateness& step) {
-        return group.now_ns - step.begin_ns <= latest_ns;
-    });
+    const auto first = std::find_if(
+        steps.begin() + 1, steps.end() - kLeastSteps,
+        [&](const StepLateness& step) { return group.now_ns - step.begin_ns <= latest_ns; });
     steps.erase(steps.begin(), first);
     const std::int64_t begin = steps.front().begin_ns;
 
@@ -231,8 +245,9 @@ std::optional<Pace> find_pace(const Group& group, std::int64_t latest_ns) {
         }
         pace.ranks.push_back(sum);
     }
-    const auto latest = std::max_element(pace.ranks.begin(), pace.ranks.end(),
-                                         [](const Lateness& a, const Lateness& b) { return a.late < b.late; });
+    const auto latest =
+        std::max_element(pace.ranks.begin(), pace.ranks.end(),
+                         [](const Lateness& a, const Lateness& b) { return a.late < b.late; });
     if (is_slow(steps, static_cast<std::size_t>(latest->rank), pace.step)) {
         pace.slow = latest->rank;
         pace.sentence = sentence_of(pace, *latest);

@@ -1,4 +1,5 @@
-// ddp-why: reads the records of a job and says who holds it up, and why. docs/record.md is its manual.
+// ddp-why: reads the records of a job and says who holds it up, and why. docs/record.md is its
+// manual.
 #include <CLI/CLI.hpp>
 #include <exception>
 #include <iostream>
@@ -26,12 +27,13 @@ struct Options {
 
 void tell_pace(std::ostream& out, const record::Pace& pace) {
     out << (pace.sentence.empty() ? "no rank is slow" : pace.sentence) << '\n'
-        << "  of an average step of " << record::duration_text(pace.step) << " (" << pace.steps << " steps, "
-        << pace.bytes << " bytes in collectives):\n";
+        << "  of an average step of " << record::duration_text(pace.step) << " (" << pace.steps
+        << " steps, " << pace.bytes << " bytes in collectives):\n";
     for (const record::Lateness& rank : pace.ranks)
-        out << "  rank " << rank.rank << ": others wait for it " << record::duration_text(rank.late) << " (in its hook "
-            << record::duration_text(rank.in_hook) << "), it waits for others " << record::duration_text(rank.waits)
-            << ", collectives take " << record::duration_text(rank.transfer) << '\n';
+        out << "  rank " << rank.rank << ": others wait for it " << record::duration_text(rank.late)
+            << " (in its hook " << record::duration_text(rank.in_hook) << "), it waits for others "
+            << record::duration_text(rank.waits) << ", collectives take "
+            << record::duration_text(rank.transfer) << '\n';
 }
 
 void tell(std::ostream& out, const record::Group& group, std::int64_t patience_ns) {
@@ -56,7 +58,8 @@ void run(const Options& options) {
     libddp::write_output(text.str());
     write_summary(options, job, patience_ns);
     if (job.groups.empty())
-        throw std::runtime_error("there is no record of a group of several ranks in " + options.folder);
+        throw std::runtime_error("there is no record of a group of several ranks in " +
+                                 options.folder);
     if (!options.trace.empty())
         why::write_trace(options.trace, job.processes, job.groups,
                          options.steps.empty() ? why::Steps{} : why::parse_steps(options.steps));
@@ -79,16 +82,21 @@ int main(int argc, char** argv) {
     app.add_option("DIR", options.folder, "The folder of `ddprun --record DIR`, or of DDP_RECORD")
         ->required()
         ->check(CLI::ExistingDirectory);
-    app.add_option("--patience", options.patience_seconds, "Waits that are shorter are nobody's fault")
+    app.add_option("--patience", options.patience_seconds,
+                   "Waits that are shorter are nobody's fault")
         ->check(CLI::NonNegativeNumber)
         ->type_name("SECONDS")
         ->capture_default_str();
-    app.add_option("--trace", options.trace, "Write a timeline of all ranks, for Perfetto or chrome://tracing")
+    app.add_option("--trace", options.trace,
+                   "Write a timeline of all ranks, for Perfetto or chrome://tracing")
         ->type_name("FILE");
-    app.add_option("--steps", options.steps, "The steps of the timeline, as 3-7; otherwise all that the records hold")
+    app.add_option("--steps", options.steps,
+                   "The steps of the timeline, as 3-7; otherwise all that the records hold")
         ->type_name("STEPS");
-    app.add_option("--json", options.json, "Write what the records say, for programs")->type_name("FILE");
-    app.add_option("--report", options.report, "Write a page that shows the job; needs Python's plotly")
+    app.add_option("--json", options.json, "Write what the records say, for programs")
+        ->type_name("FILE");
+    app.add_option("--report", options.report,
+                   "Write a page that shows the job; needs Python's plotly")
         ->type_name("FILE");
     try {
         try {

@@ -32,7 +32,8 @@ Life life_of(const ProcessRecord& process) {
 // Follows the events of one group and its contexts.
 class Follower {
 public:
-    explicit Follower(Position& position) : position_(position), contexts_(*position.process, *position.group) {}
+    explicit Follower(Position& position)
+        : position_(position), contexts_(*position.process, *position.group) {}
 
     void take(const Event& event) {
         if (event.kind == EventKind::kExit) {
@@ -51,7 +52,8 @@ public:
                 return go(Position::At::kProgram, at);
             case EventKind::kOperationBegin:
                 position_.begun = event.sequence + 1;
-                position_.underway = Underway{event.sequence, at, event.step, event.bucket, event.detail, event.bytes};
+                position_.underway = Underway{event.sequence, at,           event.step,
+                                              event.bucket,   event.detail, event.bytes};
                 if (position_.at == Position::At::kProgram) go(Position::At::kOperation, at);
                 return;
             case EventKind::kOperationEnd:
@@ -66,7 +68,8 @@ public:
             case EventKind::kHookBegin:
                 position_.bucket = event.bucket;
                 resume_ = position_.at == Position::At::kHook ? resume_ : position_.at;
-                resume_since_ = position_.at == Position::At::kHook ? resume_since_ : position_.since_ns;
+                resume_since_ =
+                    position_.at == Position::At::kHook ? resume_since_ : position_.since_ns;
                 return go(Position::At::kHook, at);
             case EventKind::kHookEnd:
                 if (position_.at == Position::At::kHook) go(resume_, resume_since_);
@@ -93,7 +96,8 @@ private:
     std::int64_t resume_since_ = 0;
 };
 
-// The gradients that came in an earlier step and not in this one; in the first step all that are in buckets.
+// The gradients that came in an earlier step and not in this one; in the first step all that are in
+// buckets.
 void count_gradients(Position& position) {
     const ContextRecord& context = *position.context;
     if (position.step < 0 || position.at == Position::At::kProgram) return;
@@ -113,7 +117,8 @@ void count_gradients(Position& position) {
     }
 }
 
-Position find_position(const ProcessRecord& process, const GroupRecord& group, std::int64_t until_ns) {
+Position find_position(const ProcessRecord& process, const GroupRecord& group,
+                       std::int64_t until_ns) {
     Position position;
     position.rank = group.rank;
     position.process = &process;
@@ -124,7 +129,8 @@ Position find_position(const ProcessRecord& process, const GroupRecord& group, s
     const bool joined = joined_ns != 0 && joined_ns <= until_ns;
     position.at = joined ? Position::At::kProgram : Position::At::kJoining;
     position.since_ns = joined ? joined_ns : group.created_ns;
-    if (joined && process.lost > 0) position.begun = static_cast<std::int64_t>(group.totals.operations);
+    if (joined && process.lost > 0)
+        position.begun = static_cast<std::int64_t>(group.totals.operations);
     Follower follower(position);
     for (const Event& event : process.events)
         if (event.time_ns <= until_ns) follower.take(event);
@@ -135,17 +141,19 @@ Position find_position(const ProcessRecord& process, const GroupRecord& group, s
         position.at = Position::At::kLeft;
         position.since_ns = left_ns;
     }
-    if (process.failure && process.failure->time_ns <= until_ns) position.failure = &*process.failure;
+    if (process.failure && process.failure->time_ns <= until_ns)
+        position.failure = &*process.failure;
     if (position.context) count_gradients(position);
     return position;
 }
 
-// A rank may have had several processes, one after another: what was seen before this one began is of another, and so is what was seen
-// after this one had ended.
+// A rank may have had several processes, one after another: what was seen before this one began is
+// of another, and so is what was seen after this one had ended.
 void take_sights(Position& position, const std::vector<Sight>& sights) {
     for (const Sight& sight : sights) {
         if (sight.launch_rank != position.process->identity.launch_rank) continue;
-        if (sight.realtime_ns != 0 && sight.realtime_ns < position.process->opened_realtime_ns) continue;
+        if (sight.realtime_ns != 0 && sight.realtime_ns < position.process->opened_realtime_ns)
+            continue;
         if (sight.kind == Sight::Kind::kStopped) {
             position.life = Life::kStopped;
             return;  // what ended it came later, and from the launcher
@@ -189,8 +197,9 @@ std::int64_t take_verdict(Group& group, const Parts& parts) {
 std::int64_t last_sign(const Position& position) {
     if (is_alive(position)) return now_ns() + position.process->clock.offset_ns;
     const std::int64_t alive_ns = position.process->alive_ns;
-    return alive_ns == 0 || position.at == Position::At::kLeft ? position.last_ns
-                                                               : std::max(position.last_ns, alive_ns);
+    return alive_ns == 0 || position.at == Position::At::kLeft
+               ? position.last_ns
+               : std::max(position.last_ns, alive_ns);
 }
 
 void find_standstill(Position& position, std::int64_t now_ns) {
@@ -207,14 +216,15 @@ bool is_older(const Part& a, const Part& b) {
     return a.process->opened_realtime_ns < b.process->opened_realtime_ns;
 }
 
-// The newest record of each rank, in the world of the newest of all, in a folder that several jobs have used. An
-// earlier job may have had more ranks.
+// The newest record of each rank, in the world of the newest of all, in a folder that several jobs
+// have used. An earlier job may have had more ranks.
 Parts newest(const Parts& all) {
     const std::int32_t world = std::max_element(all.begin(), all.end(), is_older)->group->world;
     Parts parts;
     for (const Part& part : all) {
         const auto newer = std::find_if(all.begin(), all.end(), [&](const Part& other) {
-            return other.group->world == world && other.group->rank == part.group->rank && is_older(part, other);
+            return other.group->world == world && other.group->rank == part.group->rank &&
+                   is_older(part, other);
         });
         if (part.group->world == world && newer == all.end()) parts.push_back(part);
     }
@@ -238,8 +248,9 @@ Group find_group(const Parts& all, const std::vector<Sight>& sights) {
     std::stable_sort(group.recorded.begin(), group.recorded.end(),
                      [](const Position& a, const Position& b) { return a.rank < b.rank; });
     // The last of two records of one rank that are equally old counts.
-    const auto last = std::unique(group.recorded.rbegin(), group.recorded.rend(),
-                                  [](const Position& a, const Position& b) { return a.rank == b.rank; });
+    const auto last =
+        std::unique(group.recorded.rbegin(), group.recorded.rend(),
+                    [](const Position& a, const Position& b) { return a.rank == b.rank; });
     group.recorded.erase(group.recorded.begin(), last.base());
     for (Position& position : group.recorded) find_standstill(position, group.now_ns);
     return group;
@@ -247,7 +258,8 @@ Group find_group(const Parts& all, const std::vector<Sight>& sights) {
 
 std::string names_text(const std::vector<std::string>& names) {
     std::string text;
-    for (std::size_t i = 0; i < names.size() && i < kNamed; ++i) text += str(i == 0 ? "'" : ", '", names[i], "'");
+    for (std::size_t i = 0; i < names.size() && i < kNamed; ++i)
+        text += str(i == 0 ? "'" : ", '", names[i], "'");
     if (names.size() > kNamed) text += str(" and ", names.size() - kNamed, " more");
     return text;
 }
@@ -255,8 +267,9 @@ std::string names_text(const std::vector<std::string>& names) {
 std::string gradients_text(const Position& position) {
     if (position.expected == 0) return "";
     if (position.missing.empty()) return str(", after all ", position.expected, " gradients");
-    return str(", after ", position.announced, " of ", position.expected, " gradients; ", names_text(position.missing),
-               position.missing.size() == 1 ? " has" : " have", " not come");
+    return str(", after ", position.announced, " of ", position.expected, " gradients; ",
+               names_text(position.missing), position.missing.size() == 1 ? " has" : " have",
+               " not come");
 }
 
 // named: the first of so many.
@@ -272,10 +285,13 @@ std::string ranks_text(const std::vector<std::int32_t>& named, std::size_t count
 }  // namespace
 
 std::string duration_text(double ns) {
-    const auto [unit, length] = ns < 1e6 ? std::pair("us", 1e3) : ns < 1e9 ? std::pair("ms", 1e6) : std::pair("s", 1e9);
+    const auto [unit, length] = ns < 1e6   ? std::pair("us", 1e3)
+                                : ns < 1e9 ? std::pair("ms", 1e6)
+                                           : std::pair("s", 1e9);
     const double value = std::max(ns, 0.0) / length;
     TextOut text;
-    text << std::fixed << std::setprecision(value < 9.95 && ns >= 1e6 ? 1 : 0) << value << ' ' << unit;
+    text << std::fixed << std::setprecision(value < 9.95 && ns >= 1e6 ? 1 : 0) << value << ' '
+         << unit;
     return text.str();
 }
 
@@ -293,20 +309,23 @@ std::string bytes_text(double bytes) {
 }
 
 std::string ranks_text(const std::vector<std::int32_t>& ranks) {
-    return ranks_text({ranks.begin(), ranks.begin() + static_cast<std::ptrdiff_t>(std::min(ranks.size(), kNamedRanks))},
+    return ranks_text({ranks.begin(), ranks.begin() + static_cast<std::ptrdiff_t>(
+                                                          std::min(ranks.size(), kNamedRanks))},
                       ranks.size());
 }
 
 std::string ranges_text(const std::vector<RankRange>& ranges) {
     std::vector<std::int32_t> named;
     for (const auto& [first, last] : ranges)
-        for (std::int32_t rank = first; rank <= last && named.size() < kNamedRanks; ++rank) named.push_back(rank);
+        for (std::int32_t rank = first; rank <= last && named.size() < kNamedRanks; ++rank)
+            named.push_back(rank);
     return ranks_text(named, static_cast<std::size_t>(count_of(ranges)));
 }
 
 const Position* Group::find(std::int32_t rank) const {
-    const auto found = std::lower_bound(recorded.begin(), recorded.end(), rank,
-                                        [](const Position& position, std::int32_t r) { return position.rank < r; });
+    const auto found = std::lower_bound(
+        recorded.begin(), recorded.end(), rank,
+        [](const Position& position, std::int32_t r) { return position.rank < r; });
     return found != recorded.end() && found->rank == rank ? &*found : nullptr;
 }
 
@@ -330,7 +349,8 @@ std::int32_t count_of(const std::vector<RankRange>& ranges) {
 
 std::string describe(const Underway& operation) {
     if (operation.bucket >= 0) return str("bucket ", operation.bucket, " of step ", operation.step);
-    if (const char* name = purpose_name(static_cast<Purpose>(purpose_of(operation.detail)))) return name;
+    if (const char* name = purpose_name(static_cast<Purpose>(purpose_of(operation.detail))))
+        return name;
     const std::string kind = collective_name(collective_of(operation.detail));
     return str(kind.front() == 'a' ? "an " : "a ", kind, " of the program");
 }
@@ -339,7 +359,8 @@ std::string describe(const Group& group, const Position& position) {
     // Nobody knows when a process has ended, unless the group broke for that.
     const bool known = group.verdict || position.life != Life::kEnded;
     const std::string time =
-        known ? str(" for ", duration_text(static_cast<double>(group.now_ns - position.since_ns))) : "";
+        known ? str(" for ", duration_text(static_cast<double>(group.now_ns - position.since_ns)))
+              : "";
     const bool knows_steps = !position.process->contexts.empty();
     switch (position.at) {
         case Position::At::kJoining:
@@ -350,14 +371,17 @@ std::string describe(const Group& group, const Position& position) {
                        : knows_steps      ? std::string(", before its first step")
                                           : std::string());
         case Position::At::kBackward:
-            return str("in the backward pass of step ", position.step, time, gradients_text(position));
+            return str("in the backward pass of step ", position.step, time,
+                       gradients_text(position));
         case Position::At::kHook:
-            return str("in the communication hook of bucket ", position.bucket, ", step ", position.step, time);
+            return str("in the communication hook of bucket ", position.bucket, ", step ",
+                       position.step, time);
         case Position::At::kFinalize:
             return str("in ddp_finalize of step ", position.step, time,
                        position.underway ? str(", at ", describe(*position.underway)) : "");
         case Position::At::kOperation:
-            return str("in ", position.underway ? describe(*position.underway) : "an operation", time);
+            return str("in ", position.underway ? describe(*position.underway) : "an operation",
+                       time);
         case Position::At::kLeft:
             return "out of the group, which it has freed";
     }
@@ -365,14 +389,16 @@ std::string describe(const Group& group, const Position& position) {
 }
 
 bool is_over(const Group& group) {
-    const auto is_out = [](const Position& position) { return position.moved_on || position.life == Life::kEnded; };
+    const auto is_out = [](const Position& position) {
+        return position.moved_on || position.life == Life::kEnded;
+    };
     const auto moved_on = [](const Position& position) { return position.moved_on; };
     return std::all_of(group.recorded.begin(), group.recorded.end(), is_out) &&
            std::any_of(group.recorded.begin(), group.recorded.end(), moved_on);
 }
 
-std::vector<Group> find_groups(const std::vector<ProcessRecord>& records, const std::vector<Sight>& sights,
-                               std::int32_t least_world) {
+std::vector<Group> find_groups(const std::vector<ProcessRecord>& records,
+                               const std::vector<Sight>& sights, std::int32_t least_world) {
     std::vector<std::pair<std::string, Parts>> found;  // in the order in which groups were made
     std::unordered_map<std::string, std::size_t> places;
     for (const ProcessRecord& process : records) {
@@ -390,7 +416,8 @@ std::vector<Group> find_groups(const std::vector<ProcessRecord>& records, const 
         for (const Part& part : one.second) first = std::min(first, part.group->created_ns);
         return first;
     };
-    std::stable_sort(found.begin(), found.end(), [&](const auto& a, const auto& b) { return made_ns(a) < made_ns(b); });
+    std::stable_sort(found.begin(), found.end(),
+                     [&](const auto& a, const auto& b) { return made_ns(a) < made_ns(b); });
     std::vector<Group> groups;
     for (const auto& [key, parts] : found) groups.push_back(find_group(parts, sights));
     return groups;

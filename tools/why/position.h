@@ -47,7 +47,8 @@ struct Position {
     bool killed = false;  // by a signal
     bool exits = false;   // by itself, before it has freed the group
     std::int32_t exit_status = 0;
-    const Failure* failure = nullptr;  // the last error that the program got, until Group::now_ns; null: none
+    const Failure* failure =
+        nullptr;  // the last error that the program got, until Group::now_ns; null: none
     // For how long none of its threads has run at Group::now_ns; 0: they ran.
     std::int64_t still_ns = 0;
     bool moved_on = false;  // it has freed the group, if only after Group::now_ns
@@ -62,15 +63,18 @@ struct Position {
     std::vector<std::string> missing;         // the rest, by name
 };
 
-// One group as its ranks have recorded it. Times are in nanoseconds on one clock of all hosts, as far as their clocks agree.
+// One group as its ranks have recorded it. Times are in nanoseconds on one clock of all hosts, as
+// far as their clocks agree.
 struct Group {
     std::string name, backend;
     std::int32_t world = 1;
-    // When the group broke; otherwise when the records were read, or what came last if no process runs any more. Positions are
-    // those of this time.
+    // When the group broke; otherwise when the records were read, or what came last if no process
+    // runs any more. Positions are those of this time.
     std::int64_t now_ns = 0;
     std::vector<Position>
-        recorded;  // the ranks that have a record, in their order. A few bytes of a file can claim very many others
+        // the ranks that have a record, in their order. A few bytes of a file can claim very many
+        // others
+        recorded;
     std::optional<Verdict> verdict;  // as the first rank met it
 
     // Null: it has no record.
@@ -84,10 +88,11 @@ std::vector<RankRange> absent_ranks(const Group& group);
 std::int32_t count_of(const std::vector<RankRange>& ranges);
 
 // All groups of at least so many ranks. The records must outlive the result.
-std::vector<Group> find_groups(const std::vector<ProcessRecord>& records, const std::vector<Sight>& sights,
-                               std::int32_t least_world = 2);
+std::vector<Group> find_groups(const std::vector<ProcessRecord>& records,
+                               const std::vector<Sight>& sights, std::int32_t least_world = 2);
 
-// All that were in it have freed it or ended, and somebody has freed it: who died in it has been left behind.
+// All that were in it have freed it or ended, and somebody has freed it: who died in it has been
+// left behind.
 bool is_over(const Group& group);
 
 // "bucket 5 of step 41", "an allreduce of the program".

@@ -6,7 +6,8 @@
 namespace libddp::record {
 
 const GroupRecord* ProcessRecord::group(std::uint16_t owner) const {
-    const auto found = std::find_if(groups.begin(), groups.end(), [&](const auto& one) { return one.owner == owner; });
+    const auto found = std::find_if(groups.begin(), groups.end(),
+                                    [&](const auto& one) { return one.owner == owner; });
     return found == groups.end() ? nullptr : &*found;
 }
 

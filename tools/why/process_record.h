@@ -24,8 +24,8 @@ struct Failure : Verdict {
     std::int64_t time_ns = 0;
 };
 
-// The bytes that one rank has sent to another over all connections with it. stuck_since_ns: of the one that is stuck
-// longest.
+// The bytes that one rank has sent to another over all connections with it. stuck_since_ns: of the
+// one that is stuck longest.
 using Peer = PeerFact;
 
 // One rank's part in a group.
@@ -46,15 +46,16 @@ struct ContextRecord {
     std::vector<std::vector<std::int32_t>> buckets;  // of the newest plan
 };
 
-// The facts that tell one process from all others. A pid may be used again, so the kernel's time of its start is one.
+// The facts that tell one process from all others. A pid may be used again, so the kernel's time of
+// its start is one.
 struct Identity {
     std::string host, host_id;
     std::int32_t pid = 0, launch_rank = -1;
     std::uint64_t started = 0;
 };
 
-// The offset that was added to the times of a process, so that those of all processes are on one clock, which counts from 1970; and how
-// far that may be wrong (clocks.h).
+// The offset that was added to the times of a process, so that those of all processes are on one
+// clock, which counts from 1970; and how far that may be wrong (clocks.h).
 struct Clock {
     static constexpr std::int64_t kUnknown = -1;
 
@@ -83,7 +84,8 @@ struct ProcessRecord {
     const std::string& mark(std::int64_t id) const;  // "?": none has this number
 };
 
-// The contexts of one group, for who goes through all events of a process: in a long elastic job it has very many contexts.
+// The contexts of one group, for who goes through all events of a process: in a long elastic job it
+// has very many contexts.
 class ContextsOfGroup {
 public:
     ContextsOfGroup(const ProcessRecord& process, const GroupRecord& group);

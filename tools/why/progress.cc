@@ -37,10 +37,12 @@ Progress find_progress(const Group& group, const Position& position, std::int64_
     const double all = std::max(1.0, stalled ? took + since : took);
     progress.step_ns = all / steps;
     progress.bytes_per_second = static_cast<double>(bytes_before) / all * 1e9;
-    progress.samples_per_second = static_cast<double>(position.process->workload.samples) / progress.step_ns * 1e9;
+    progress.samples_per_second =
+        static_cast<double>(position.process->workload.samples) / progress.step_ns * 1e9;
     const std::int64_t done = ends.front()->step + 1;
     if (position.process->workload.steps > done)
-        progress.left_ns = static_cast<double>(position.process->workload.steps - done) * progress.step_ns;
+        progress.left_ns =
+            static_cast<double>(position.process->workload.steps - done) * progress.step_ns;
     return progress;
 }
 

@@ -1,4 +1,5 @@
-// How far a rank has come and how fast it is, from its record alone: the records of other ranks may lie on another machine.
+// How far a rank has come and how fast it is, from its record alone: the records of other ranks may
+// lie on another machine.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +9,8 @@
 namespace libddp::record {
 
 struct Progress {
-    double step_ns = 0;             // from the end of a step to the end of the next, lately; 0: unknown
+    // from the end of a step to the end of the next, lately; 0: unknown
+    double step_ns = 0;
     double samples_per_second = 0;  // 0: unknown; so are the next two
     double bytes_per_second = 0;    // in collectives
     double left_ns = 0;             // until the run has all its steps

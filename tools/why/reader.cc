@@ -41,7 +41,8 @@ bool is_sensible(const Event& event) {
 }
 
 // slots: a part of the ring, of which the first has the index `first`.
-void read_slots(ProcessRecord& record, std::string_view slots, std::uint64_t first, std::uint64_t ring) {
+void read_slots(ProcessRecord& record, std::string_view slots, std::uint64_t first,
+                std::uint64_t ring) {
     for (std::uint64_t i = 0; i < slots.size() / sizeof(Event); ++i) {
         Event event;
         std::memcpy(&event, slots.data() + i * sizeof event, sizeof event);
@@ -85,7 +86,8 @@ ContextRecord read_nameless(Bytes& fact, std::uint32_t owner) {
     ContextRecord context;
     context.owner = static_cast<std::uint16_t>(owner);
     context.group = static_cast<std::uint16_t>(head.group);
-    for (std::int32_t i = 0; i < head.params; ++i) context.announced.push_back(fact.value<AnnouncedStep>());
+    for (std::int32_t i = 0; i < head.params; ++i)
+        context.announced.push_back(fact.value<AnnouncedStep>());
     return context;
 }
 
@@ -103,7 +105,8 @@ std::vector<std::vector<std::int32_t>> read_plan(Bytes fact, std::size_t params)
         auto& bucket = buckets.emplace_back();
         for (auto count = fact.value<std::int32_t>(); count > 0; --count) {
             const auto id = fact.value<std::int32_t>();
-            if (id < 0 || static_cast<std::size_t>(id) >= params) throw std::runtime_error("a plan names no parameter");
+            if (id < 0 || static_cast<std::size_t>(id) >= params)
+                throw std::runtime_error("a plan names no parameter");
             bucket.push_back(id);
         }
     }
@@ -140,7 +143,8 @@ void read_peers(std::vector<Peer>& peers, Bytes fact) {
         at->resent += one.resent;
         at->arrived += one.arrived;
         at->waiting += one.waiting;
-        if (one.stuck_since_ns != 0 && (at->stuck_since_ns == 0 || one.stuck_since_ns < at->stuck_since_ns))
+        if (one.stuck_since_ns != 0 &&
+            (at->stuck_since_ns == 0 || one.stuck_since_ns < at->stuck_since_ns))
             at->stuck_since_ns = one.stuck_since_ns;
         at->busy_ns = std::max(at->busy_ns, one.busy_ns);
         at->unread_ns = std::max(at->unread_ns, one.unread_ns);
@@ -149,13 +153,16 @@ void read_peers(std::vector<Peer>& peers, Bytes fact) {
 
 template <class Owners>
 auto* find_owner(Owners& owners, std::uint32_t owner) {
-    const auto found = std::find_if(owners.begin(), owners.end(), [&](const auto& one) { return one.owner == owner; });
+    const auto found = std::find_if(owners.begin(), owners.end(),
+                                    [&](const auto& one) { return one.owner == owner; });
     return found == owners.end() ? nullptr : &*found;
 }
 
-ContextRecord read_context_again(Bytes fact, std::uint32_t owner, const std::vector<ContextRecord>& earlier) {
+ContextRecord read_context_again(Bytes fact, std::uint32_t owner,
+                                 const std::vector<ContextRecord>& earlier) {
     ContextRecord context = read_nameless(fact, owner);
-    const ContextRecord* same = find_owner(earlier, static_cast<std::uint32_t>(fact.value<std::int32_t>()));
+    const ContextRecord* same =
+        find_owner(earlier, static_cast<std::uint32_t>(fact.value<std::int32_t>()));
     if (!same || same->params->size() != context.announced.size())
         throw std::runtime_error("the parameters of a context have no names");
     context.params = same->params;
@@ -178,7 +185,8 @@ void read_fact(ProcessRecord& record, const FactHead& head, Bytes fact) {
                 context->buckets = read_plan(fact, context->params->size());
             return;
         case FactKind::kVerdict:
-            if (auto* group = find_owner(record.groups, head.owner)) group->verdicts.push_back(read_verdict(fact));
+            if (auto* group = find_owner(record.groups, head.owner))
+                group->verdicts.push_back(read_verdict(fact));
             return;
         case FactKind::kPeers:
             if (auto* group = find_owner(record.groups, head.owner)) read_peers(group->peers, fact);
@@ -198,7 +206,8 @@ void read_facts(ProcessRecord& record, Bytes blocks) {
         FactHead head;
         std::memcpy(&head, blocks.rest().data(), sizeof head);
         if (std::memcmp(head.magic, kMagic, sizeof kMagic) != 0) return;
-        if (head.bytes > head.block_bytes || head.block_bytes < sizeof head || head.owner >= kMostMarks)
+        if (head.bytes > head.block_bytes || head.block_bytes < sizeof head ||
+            head.owner >= kMostMarks)
             throw std::runtime_error("a fact has no sensible size");
         Bytes block(blocks.take(head.block_bytes));
         block.take(sizeof head);
@@ -207,7 +216,8 @@ void read_facts(ProcessRecord& record, Bytes blocks) {
 }
 
 ProcessRecord record_of(const Head& head, const std::string& path) {
-    if (std::memcmp(head.magic, kMagic, sizeof kMagic) != 0) throw std::runtime_error("it does not begin like one");
+    if (std::memcmp(head.magic, kMagic, sizeof kMagic) != 0)
+        throw std::runtime_error("it does not begin like one");
     ProcessRecord record;
     record.path = path;
     record.identity.host = text_of(head.host);
@@ -254,7 +264,8 @@ private:
 // The newest events lie before the place of the next one, and perhaps at the end of the ring.
 void read_newest(ProcessRecord& record, File& file, const Head& head, std::uint64_t most) {
     const auto read = [&](std::uint64_t first, std::uint64_t count) {
-        read_slots(record, file.read(kPage + first * sizeof(Event), count * sizeof(Event)), first, head.events);
+        read_slots(record, file.read(kPage + first * sizeof(Event), count * sizeof(Event)), first,
+                   head.events);
     };
     const std::uint64_t wanted = std::min({head.events, head.written, most});
     const std::uint64_t end = head.written % head.events;
@@ -274,7 +285,8 @@ std::optional<ProcessRecord> read_record(const std::string& path, const Limits& 
     check_ring(head.events, file.size());
     read_newest(record, file, head, limits.events);
     const std::uint64_t facts = kPage + head.events * sizeof(Event);
-    if (file.size() - facts > limits.fact_bytes) throw std::runtime_error("it holds too many facts");
+    if (file.size() - facts > limits.fact_bytes)
+        throw std::runtime_error("it holds too many facts");
     read_facts(record, Bytes(file.read(facts, file.size() - facts)));
     return record;
 } catch (const std::runtime_error& error) {
@@ -292,20 +304,24 @@ std::string shorten_record(const std::string& path, std::uint64_t bytes) {
     Head head = Bytes(file.read(0, sizeof(Head))).value<Head>();
     ProcessRecord record = record_of(head, path);
     check_ring(head.events, file.size());
-    const std::uint64_t facts = kPage + head.events * sizeof(Event), fact_bytes = file.size() - facts;
+    const std::uint64_t facts = kPage + head.events * sizeof(Event),
+                        fact_bytes = file.size() - facts;
     if (bytes < 2 * kPage + fact_bytes) return "";
     constexpr std::uint64_t kEventsOfPage = kPage / sizeof(Event);
-    const std::uint64_t ring = std::min(head.events, (bytes - fact_bytes) / kPage * kEventsOfPage - kEventsOfPage);
+    const std::uint64_t ring =
+        std::min(head.events, (bytes - fact_bytes) / kPage * kEventsOfPage - kEventsOfPage);
     read_newest(record, file, head, ring);
     head.events = ring;
     std::string text(kPage + ring * sizeof(Event), '\0');
     std::memcpy(text.data(), &head, sizeof head);
     for (const Event& event : record.events)
-        std::memcpy(text.data() + kPage + (event.number - 1) % ring * sizeof event, &event, sizeof event);
+        std::memcpy(text.data() + kPage + (event.number - 1) % ring * sizeof event, &event,
+                    sizeof event);
     return text + file.read(facts, fact_bytes);
 }
 
-std::vector<ProcessRecord> read_records(const std::string& folder, std::vector<std::string>& complaints,
+std::vector<ProcessRecord> read_records(const std::string& folder,
+                                        std::vector<std::string>& complaints,
                                         const Limits& limits) {
     std::vector<std::filesystem::path> paths;
     for (const auto& entry : std::filesystem::directory_iterator(folder))
@@ -314,7 +330,8 @@ std::vector<ProcessRecord> read_records(const std::string& folder, std::vector<s
     std::vector<ProcessRecord> records;
     for (const auto& path : paths) {
         try {
-            if (auto record = read_record(path.string(), limits)) records.push_back(std::move(*record));
+            if (auto record = read_record(path.string(), limits))
+                records.push_back(std::move(*record));
         } catch (const std::exception& error) {  // among them a file that is larger than memory
             complaints.push_back(error.what());
         }

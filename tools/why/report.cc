@@ -19,12 +19,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// In the build tree report.py lies beside ddp-why, in a wheel in a folder beside ddprun, and once installed in libexec.
+// In the build tree report.py lies beside ddp-why, in a wheel in a folder beside ddprun, and once
+// installed in libexec.
 std::string find_script() {
     const fs::path folder = fs::read_symlink("/proc/self/exe").parent_path();
     for (const char* place : {"../why/report.py", "libexec/report.py", DDP_REPORT_FROM_BIN})
         if (std::error_code ignored; fs::exists(folder / place, ignored)) return folder / place;
-    throw std::runtime_error("a report needs " + (folder / DDP_REPORT_FROM_BIN).lexically_normal().string() +
+    throw std::runtime_error("a report needs " +
+                             (folder / DDP_REPORT_FROM_BIN).lexically_normal().string() +
                              ", which is not there");
 }
 
@@ -37,7 +39,8 @@ using File = std::unique_ptr<std::FILE, int (*)(std::FILE*)>;
 // A file without a name that holds the text, to be read from its beginning.
 File file_of(const std::string& text) {
     File file(std::tmpfile(), std::fclose);
-    if (!file || std::fwrite(text.data(), 1, text.size(), file.get()) != text.size() || std::fflush(file.get()) != 0)
+    if (!file || std::fwrite(text.data(), 1, text.size(), file.get()) != text.size() ||
+        std::fflush(file.get()) != 0)
         fail("cannot write a temporary file", errno);
     std::rewind(file.get());
     return file;
@@ -66,7 +69,8 @@ int run(std::initializer_list<const char*> words, int input) {
 
 // The one of PATH may be that of a virtual environment. Debian's packages belong to the other.
 const char* find_python(int input) {
-    constexpr const char* kAsk = "import importlib.util, sys; sys.exit(importlib.util.find_spec('plotly') is None)";
+    constexpr const char* kAsk =
+        "import importlib.util, sys; sys.exit(importlib.util.find_spec('plotly') is None)";
     for (const char* python : {"python3", "/usr/bin/python3"})
         if (run({python, "-c", kAsk}, input) == 0) return python;
     return "python3";  // report.py says what it lacks

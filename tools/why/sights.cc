@@ -19,8 +19,8 @@ constexpr char kBeforeWords = '\t';
 void read_file(const std::filesystem::path& path, std::vector<Sight>& sights) {
     FileIn file(path);
     Sight sight;
-    for (int kind = 0;
-         file >> sight.launch_rank >> kind >> sight.realtime_ns && std::getline(file >> std::ws, sight.text);) {
+    for (int kind = 0; file >> sight.launch_rank >> kind >> sight.realtime_ns &&
+                       std::getline(file >> std::ws, sight.text);) {
         sight.kind = static_cast<Sight::Kind>(kind);
         const std::size_t words = std::min(sight.text.find(kBeforeWords), sight.text.size());
         sight.words = sight.text.substr(std::min(words + 1, sight.text.size()));
@@ -41,8 +41,8 @@ bool holds_sights(std::string_view file_name) {
 
 std::string add_sight(const std::string& folder, const Sight& sight) try {
     write_private_file(sights_path(folder), O_APPEND,
-                       str(sight.launch_rank, ' ', static_cast<int>(sight.kind), ' ', sight.realtime_ns, ' ',
-                           sight.text, kBeforeWords, sight.words, '\n'));
+                       str(sight.launch_rank, ' ', static_cast<int>(sight.kind), ' ',
+                           sight.realtime_ns, ' ', sight.text, kBeforeWords, sight.words, '\n'));
     return "";
 } catch (const std::runtime_error& error) {
     return error.what();

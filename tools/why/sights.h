@@ -13,9 +13,10 @@ struct Sight {
 
     std::int32_t launch_rank = 0;
     Kind kind = Kind::kExited;
-    std::string text;              // "was killed by signal 9 (SIGKILL)"
-    std::string words{};           // the last line that it wrote to stderr
-    std::int64_t realtime_ns = 0;  // when, by the system's clock; 0: unknown, and the rank has had one process
+    std::string text;     // "was killed by signal 9 (SIGKILL)"
+    std::string words{};  // the last line that it wrote to stderr
+    // when, by the system's clock; 0: unknown, and the rank has had one process
+    std::int64_t realtime_ns = 0;
 };
 
 // Adds to what was seen. Returns why it could not; "": it has. The records are there without it.

@@ -55,7 +55,8 @@ struct Traffic {
 
 // The times of one rank in its group.
 struct Rank {
-    std::vector<std::vector<Step>> contexts;  // in the order in which they were made: the same on all ranks
+    // in the order in which they were made: the same on all ranks
+    std::vector<std::vector<Step>> contexts;
     std::map<std::string, Traffic> traffic;
     std::map<std::int64_t, std::int64_t> came;  // to which operation, and when
     std::int32_t number = 0;
@@ -140,7 +141,8 @@ private:
         const Span backward{step.begin, step.closed};
         for (const auto& [index, bucket] : step.buckets) {
             if (bucket.hook) step.hook += overlap(*bucket.hook, backward);
-            for (const Operation& operation : bucket.operations) step.overlapped += overlap(operation, backward);
+            for (const Operation& operation : bucket.operations)
+                step.overlapped += overlap(operation, backward);
         }
         if (step.closed != 0) context.steps.push_back(std::move(step));
         context.step.reset();
@@ -164,7 +166,8 @@ private:
 
         for (Context& context : contexts_) {
             if (context.step) {
-                const bool its = event.bucket >= 0 && &context == launched_by_ && context.step->number == event.step;
+                const bool its = event.bucket >= 0 && &context == launched_by_ &&
+                                 context.step->number == event.step;
                 if (its) context.step->buckets[event.bucket].operations.push_back(operation);
             } else if (context.ended) {
                 context.collectives += overlap(operation, {*context.ended, at});
@@ -238,7 +241,9 @@ json steps_of(std::int32_t rank, const std::vector<Step>& steps) {
         for (const Step& step : steps) values.push_back(value(step));
         out[name] = std::move(values);
     };
-    const auto since_before = [](const Step& step, std::int64_t ns) { return step.before ? json(ns) : json(); };
+    const auto since_before = [](const Step& step, std::int64_t ns) {
+        return step.before ? json(ns) : json();
+    };
     column("steps", [](const Step& step) { return step.number; });
     column("synced", [](const Step& step) { return step.synced; });
     column("end_ns", [](const Step& step) { return step.end; });
@@ -246,9 +251,11 @@ json steps_of(std::int32_t rank, const std::vector<Step>& steps) {
     column("own_ns", [&](const Step& step) {
         return since_before(step, step.begin - step.before.value_or(0) - step.collectives);
     });
-    column("collectives_ns", [&](const Step& step) { return since_before(step, step.collectives); });
-    column("backward_ns",
-           [](const Step& step) { return std::max<std::int64_t>(0, step.closed - step.begin - step.hook); });
+    column("collectives_ns",
+           [&](const Step& step) { return since_before(step, step.collectives); });
+    column("backward_ns", [](const Step& step) {
+        return std::max<std::int64_t>(0, step.closed - step.begin - step.hook);
+    });
     column("hook_ns", [](const Step& step) { return step.hook; });
     column("exposed_ns", [](const Step& step) { return step.end - step.closed; });
     column("overlapped_ns", [](const Step& step) { return step.overlapped; });
@@ -352,7 +359,8 @@ json plan_of(const ContextRecord& context) {
     json buckets = json::array();
     for (const auto& bucket : context.buckets) {
         json names = json::array();
-        for (const std::int32_t param : bucket) names.push_back((*context.params)[static_cast<std::size_t>(param)]);
+        for (const std::int32_t param : bucket)
+            names.push_back((*context.params)[static_cast<std::size_t>(param)]);
         buckets.push_back(std::move(names));
     }
     return buckets;
@@ -368,12 +376,14 @@ json context_of(const Group& group, const Ranks& ranks, std::size_t context) {
         std::size_t at = 0;
         const Position& position = group.recorded[rank];
         for (const ContextRecord& record : position.process->contexts)
-            if (record.group == position.group->owner && at++ == context && plan.empty()) plan = plan_of(record);
+            if (record.group == position.group->owner && at++ == context && plan.empty())
+                plan = plan_of(record);
     }
     json out{{"context", context}, {"plan", std::move(plan)}, {"ranks", std::move(of_ranks)}};
     std::vector<CommonStep> steps = common_steps(ranks, context);
     if (!steps.empty()) {
-        std::sort(steps.begin(), steps.end(), [](const CommonStep& a, const CommonStep& b) { return a.ns < b.ns; });
+        std::sort(steps.begin(), steps.end(),
+                  [](const CommonStep& a, const CommonStep& b) { return a.ns < b.ns; });
         out["median_step"] = buckets_of(steps[steps.size() / 2], ranks);
         out["worst_step"] = buckets_of(steps.back(), ranks);
     }
@@ -428,19 +438,20 @@ json group_of(const Group& group, std::int64_t patience_ns) {
 
     const auto cause = find_cause(group, patience_ns);
     const auto pace = find_pace(group);
-    json out{
-        {"name", group.name},
-        {"backend", group.backend},
-        {"world", group.world},
-        {"cause",
-         cause ? json{{"kind", kind_name(cause->kind)}, {"rank", cause->rank}, {"sentence", cause->sentence}} : json()},
-        {"error", json()},
-        {"pace", pace ? pace_of(*pace) : json()},
-        {"ranks", std::move(positions)},
-        {"without_record", absent_ranks(group)},
-        {"lateness", lateness_of(find_steps(group), ranks.recorded.size())},
-        {"contexts", std::move(of_contexts)},
-        {"collectives", traffic_of(ranks)}};
+    json out{{"name", group.name},
+             {"backend", group.backend},
+             {"world", group.world},
+             {"cause", cause ? json{{"kind", kind_name(cause->kind)},
+                                    {"rank", cause->rank},
+                                    {"sentence", cause->sentence}}
+                             : json()},
+             {"error", json()},
+             {"pace", pace ? pace_of(*pace) : json()},
+             {"ranks", std::move(positions)},
+             {"without_record", absent_ranks(group)},
+             {"lateness", lateness_of(find_steps(group), ranks.recorded.size())},
+             {"contexts", std::move(of_contexts)},
+             {"collectives", traffic_of(ranks)}};
     if (group.verdict)
         out["error"] = {{"status", group.verdict->status}, {"rank", group.verdict->rank},
                         {"param", group.verdict->param},   {"bucket", group.verdict->bucket},
@@ -467,7 +478,8 @@ json marks_of(const ProcessRecord& process) {
         }
     }
     json out = json::array();
-    for (const auto& [name, sum] : sums) out.push_back({{"name", name}, {"count", sum.count}, {"ns", sum.ns}});
+    for (const auto& [name, sum] : sums)
+        out.push_back({{"name", name}, {"count", sum.count}, {"ns", sum.ns}});
     return out;
 }
 

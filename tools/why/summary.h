@@ -1,5 +1,5 @@
-// The content of a job's records, as JSON: for the report, and for programs of the user. docs/record.md lists its
-// fields.
+// The content of a job's records, as JSON: for the report, and for programs of the user.
+// docs/record.md lists its fields.
 #pragma once
 
 #include <cstdint>

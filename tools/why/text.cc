@@ -12,7 +12,8 @@ bool continues(unsigned char c) {
 }  // namespace
 
 std::size_t width(std::string_view text) {
-    return text.size() - static_cast<std::size_t>(std::count_if(text.begin(), text.end(), [](char c) {
+    return text.size() -
+           static_cast<std::size_t>(std::count_if(text.begin(), text.end(), [](char c) {
                return continues(static_cast<unsigned char>(c));
            }));
 }

@@ -21,8 +21,10 @@ Span window_of(const std::vector<ProcessRecord>& records, const Steps& steps) {
     std::optional<Span> window;
     for (const ProcessRecord& process : records) {
         for (const Event& event : process.events) {
-            const bool step = event.kind == EventKind::kStepBegin || event.kind == EventKind::kStepEnd;
-            if (steps != Steps{} && (!step || event.step < steps.first || event.step > steps.last)) continue;
+            const bool step =
+                event.kind == EventKind::kStepBegin || event.kind == EventKind::kStepEnd;
+            if (steps != Steps{} && (!step || event.step < steps.first || event.step > steps.last))
+                continue;
             const std::int64_t at = event.time_ns;
             const std::int64_t begin = event.since_ns != 0 ? event.since_ns : at;
             if (!window) window = Span{begin, at};
@@ -44,7 +46,10 @@ public:
 
     void name_process(const std::string& name) { metadata("process_name", 0, name); }
     void label_process(const std::string& label) {
-        events_.push_back({{"ph", "M"}, {"pid", process_}, {"name", "process_labels"}, {"args", {{"labels", label}}}});
+        events_.push_back({{"ph", "M"},
+                           {"pid", process_},
+                           {"name", "process_labels"},
+                           {"args", {{"labels", label}}}});
     }
     void name_row(std::int64_t row, const std::string& name) { metadata("thread_name", row, name); }
 
@@ -69,9 +74,15 @@ public:
     }
 
 private:
-    double microseconds(std::int64_t at) const { return static_cast<double>(at - window_.begin) / 1e3; }
+    double microseconds(std::int64_t at) const {
+        return static_cast<double>(at - window_.begin) / 1e3;
+    }
     void metadata(const char* what, std::int64_t row, const std::string& name) {
-        events_.push_back({{"ph", "M"}, {"pid", process_}, {"tid", row}, {"name", what}, {"args", {{"name", name}}}});
+        events_.push_back({{"ph", "M"},
+                           {"pid", process_},
+                           {"tid", row},
+                           {"name", what},
+                           {"args", {{"name", name}}}});
     }
 
     nlohmann::json& events_;
@@ -93,7 +104,10 @@ struct Marks {
 class RankRows {
 public:
     RankRows(Writer& writer, const Position& position, const std::string& group)
-        : writer_(writer), position_(position), group_(group), contexts_(*position.process, *position.group) {}
+        : writer_(writer),
+          position_(position),
+          group_(group),
+          contexts_(*position.process, *position.group) {}
 
     void write() {
         for (const Event& event : position_.process->events) take(event);
@@ -102,7 +116,8 @@ public:
 private:
     void take(const Event& event) {
         const std::int64_t at = event.time_ns;
-        if (event.kind == EventKind::kMarkBegin || event.kind == EventKind::kMarkEnd) return take_mark(event, at);
+        if (event.kind == EventKind::kMarkBegin || event.kind == EventKind::kMarkEnd)
+            return take_mark(event, at);
         if (event.owner == 0) return;
         if (event.owner == position_.group->owner) return take_operation(event, at);
         if (contexts_.find(event.owner)) take_step(event, at);
@@ -112,9 +127,11 @@ private:
         if (event.kind != EventKind::kOperationEnd) return;
         const std::int64_t begin = event.since_ns;
         const Underway operation{event.sequence, begin, event.step, event.bucket, event.detail};
-        nlohmann::json arguments{{"bytes", event.bytes}, {"sequence", event.sequence}, {"group", group_}};
+        nlohmann::json arguments{
+            {"bytes", event.bytes}, {"sequence", event.sequence}, {"group", group_}};
         writer_.span(kCollectives, describe(operation), begin, at, std::move(arguments));
-        writer_.arrow(kCollectives, group_ + "/" + std::to_string(event.sequence), position_.rank == 0, begin);
+        writer_.arrow(kCollectives, group_ + "/" + std::to_string(event.sequence),
+                      position_.rank == 0, begin);
     }
 
     void take_step(const Event& event, std::int64_t at) {
@@ -123,16 +140,18 @@ private:
                 began_ = at;
                 return;
             case EventKind::kBackwardEnd:
-                if (began_ != 0) writer_.span(kSteps, step_name(event.step, "backward pass"), began_, at);
+                if (began_ != 0)
+                    writer_.span(kSteps, step_name(event.step, "backward pass"), began_, at);
                 closed_ = at;
                 return;
             case EventKind::kStepEnd:
-                if (closed_ != 0) writer_.span(kSteps, step_name(event.step, "ddp_finalize"), closed_, at);
+                if (closed_ != 0)
+                    writer_.span(kSteps, step_name(event.step, "ddp_finalize"), closed_, at);
                 began_ = closed_ = 0;
                 return;
             case EventKind::kHookEnd:
-                writer_.span(kHooks, "hook, bucket " + std::to_string(event.bucket), event.since_ns, at,
-                             {{"step", event.step}, {"bytes", event.bytes}});
+                writer_.span(kHooks, "hook, bucket " + std::to_string(event.bucket), event.since_ns,
+                             at, {{"step", event.step}, {"bytes", event.bytes}});
                 return;
             default:
                 return;
@@ -182,19 +201,21 @@ Steps parse_steps(const std::string& text) {
     const std::size_t dash = text.find('-');
     const Steps steps{parse_step(text.substr(0, dash)),
                       parse_step(dash == std::string::npos ? text : text.substr(dash + 1))};
-    if (steps.last < steps.first) throw std::invalid_argument("'" + text + "' ends before it begins");
+    if (steps.last < steps.first)
+        throw std::invalid_argument("'" + text + "' ends before it begins");
     return steps;
 }
 
-void write_trace(const std::string& path, const std::vector<ProcessRecord>& records, const std::vector<Group>& groups,
-                 const Steps& steps) {
+void write_trace(const std::string& path, const std::vector<ProcessRecord>& records,
+                 const std::vector<Group>& groups, const Steps& steps) {
     const Span window = window_of(records, steps);
     nlohmann::json events = nlohmann::json::array();
     std::int64_t process = 0;
     for (const Group& group : groups) {
         for (const Position& position : group.recorded) {
             Writer writer(events, window, ++process);
-            writer.name_process("rank " + std::to_string(position.rank) + " of group '" + group.name + "', pid " +
+            writer.name_process("rank " + std::to_string(position.rank) + " of group '" +
+                                group.name + "', pid " +
                                 std::to_string(position.process->identity.pid) + " on " +
                                 position.process->identity.host);
             writer.label_process(clock_text(*position.process));

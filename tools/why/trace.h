@@ -21,9 +21,9 @@ struct Steps {
 // "3-7" or "5". Throws std::invalid_argument.
 Steps parse_steps(const std::string& text);
 
-// Writes the trace in the Trace Event Format. Each rank is a process of the trace with rows for its marks, steps, hooks and
-// collectives; arrows join the same collective on all ranks. Throws std::runtime_error if the file cannot be written, or if no step
-// is to be shown.
+// Writes the trace in the Trace Event Format. Each rank is a process of the trace with rows for its
+// marks, steps, hooks and collectives; arrows join the same collective on all ranks. Throws
+// std::runtime_error if the file cannot be written, or if no step is to be shown.
 void write_trace(const std::string& path, const std::vector<libddp::record::ProcessRecord>& records,
                  const std::vector<libddp::record::Group>& groups, const Steps& steps);
 

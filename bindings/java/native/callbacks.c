@@ -54,14 +54,15 @@ void ddp_java_callback_unused(void* callback) {
     }
 }
 
-/* Calls run(callback, first, second, out) and reads out: a work, and an error. References made meanwhile are dropped, as the
- * call that this happens in may make many callbacks. */
-static ddp_status run_in_frame(JNIEnv* env, const DdpCallback* callback, jlong first, jlong second, ddp_work** work,
-                               ddp_error** error) {
+/* Calls run(callback, first, second, out) and reads out: a work, and an error. References made
+ * meanwhile are dropped, as the call that this happens in may make many callbacks. */
+static ddp_status run_in_frame(JNIEnv* env, const DdpCallback* callback, jlong first, jlong second,
+                               ddp_work** work, ddp_error** error) {
     jlong out[2] = {0, 0};
     jlongArray results = (*env)->NewLongArray(env, 2);
     if (results) {
-        (*env)->CallStaticVoidMethod(env, ddp_java.callbacks, ddp_java.run, callback->object, first, second, results);
+        (*env)->CallStaticVoidMethod(env, ddp_java.callbacks, ddp_java.run, callback->object, first,
+                                     second, results);
     }
     if ((*env)->ExceptionCheck(env)) { /* run itself found no memory, or no stack */
         (*env)->ExceptionClear(env);
@@ -82,25 +83,29 @@ static ddp_status run_in_frame(JNIEnv* env, const DdpCallback* callback, jlong f
     return status;
 }
 
-static ddp_status run(const DdpCallback* callback, jlong first, jlong second, ddp_work** work, ddp_error** error) {
+static ddp_status run(const DdpCallback* callback, jlong first, jlong second, ddp_work** work,
+                      ddp_error** error) {
     JNIEnv* env = ddp_java_env();
     if (!env)
-        return ddp_java_fail(error, DDP_ERROR_UNSUPPORTED, "a Java function runs only on threads inside a libddp call");
+        return ddp_java_fail(error, DDP_ERROR_UNSUPPORTED,
+                             "a Java function runs only on threads inside a libddp call");
     if ((*env)->PushLocalFrame(env, 8) != 0) {
         (*env)->ExceptionClear(env);
-        return ddp_java_fail(error, DDP_ERROR_CALLBACK, "a Java function could not be called: memory is exhausted");
+        return ddp_java_fail(error, DDP_ERROR_CALLBACK,
+                             "a Java function could not be called: memory is exhausted");
     }
     const ddp_status status = run_in_frame(env, callback, first, second, work, error);
     (*env)->PopLocalFrame(env, NULL);
     return status;
 }
 
-ddp_status ddp_java_call_ddp_comm_hook_fn(void* user_data, ddp_group* group, ddp_bucket* bucket, ddp_work** work,
-                                          ddp_error** error) {
+ddp_status ddp_java_call_ddp_comm_hook_fn(void* user_data, ddp_group* group, ddp_bucket* bucket,
+                                          ddp_work** work, ddp_error** error) {
     return run(user_data, (jlong)(uintptr_t)group, (jlong)(uintptr_t)bucket, work, error);
 }
 
-ddp_status ddp_java_call_ddp_bucket_fn(void* user_data, ddp_group* group, ddp_bucket* bucket, ddp_error** error) {
+ddp_status ddp_java_call_ddp_bucket_fn(void* user_data, ddp_group* group, ddp_bucket* bucket,
+                                       ddp_error** error) {
     return run(user_data, (jlong)(uintptr_t)group, (jlong)(uintptr_t)bucket, NULL, error);
 }
 
@@ -108,14 +113,16 @@ ddp_status ddp_java_call_ddp_work_fn(void* user_data, ddp_work** next, ddp_error
     return run(user_data, 0, 0, next, error);
 }
 
-ddp_status ddp_java_call_ddp_buffer_hook_fn(void* user_data, ddp_group* group, const ddp_tensor* const* buffers,
-                                            size_t count, ddp_error** error) {
+ddp_status ddp_java_call_ddp_buffer_hook_fn(void* user_data, ddp_group* group,
+                                            const ddp_tensor* const* buffers, size_t count,
+                                            ddp_error** error) {
     (void)buffers;
     (void)count; /* those that were registered, in the same order: Java knows them */
     return run(user_data, (jlong)(uintptr_t)group, 0, NULL, error);
 }
 
-ddp_status ddp_java_call_ddp_reduced_fn(void* user_data, ddp_param param, int32_t used, ddp_error** error) {
+ddp_status ddp_java_call_ddp_reduced_fn(void* user_data, ddp_param param, int32_t used,
+                                        ddp_error** error) {
     return run(user_data, param, used, NULL, error);
 }
 

@@ -7,19 +7,23 @@
 /* malloc that throws; never for 0 bytes. */
 static void* allocate(JNIEnv* env, size_t count, size_t size) {
     void* memory = calloc(count + 1, size);
-    if (!memory) ddp_java_throw_named(env, "java/lang/OutOfMemoryError", "libddp: memory outside the Java heap");
+    if (!memory)
+        ddp_java_throw_named(env, "java/lang/OutOfMemoryError",
+                             "libddp: memory outside the Java heap");
     return memory;
 }
 
 int ddp_java_handle(JNIEnv* env, jlong handle, const char* name) {
     if (handle != DDP_JAVA_CLOSED && handle != DDP_JAVA_EXPIRED) return 1;
-    ddp_java_throw_state(
-        env, name,
-        handle == DDP_JAVA_CLOSED ? "it is closed" : "the step or the buffer hook in which it was lent has ended");
+    ddp_java_throw_state(env, name,
+                         handle == DDP_JAVA_CLOSED
+                             ? "it is closed"
+                             : "the step or the buffer hook in which it was lent has ended");
     return 0;
 }
 
-int ddp_java_handles(JNIEnv* env, jlongArray handles, const char* name, void** list, size_t* count) {
+int ddp_java_handles(JNIEnv* env, jlongArray handles, const char* name, void** list,
+                     size_t* count) {
     if (!ddp_java_copy_longs(env, handles, list, count)) return 0;
     const jlong* each = *list;
     for (size_t i = 0; i < *count; ++i) {
@@ -55,7 +59,8 @@ COPY(ddp_java_copy_bytes, jbyteArray, jbyte, GetByteArrayRegion)
 COPY(ddp_java_copy_ints, jintArray, jint, GetIntArrayRegion)
 COPY(ddp_java_copy_longs, jlongArray, jlong, GetLongArrayRegion)
 
-int ddp_java_hierarchy(JNIEnv* env, jobjectArray pair, void** periods, void** sizes, size_t* count) {
+int ddp_java_hierarchy(JNIEnv* env, jobjectArray pair, void** periods, void** sizes,
+                       size_t* count) {
     size_t size_count = 0;
     jlongArray first = (*env)->GetObjectArrayElement(env, pair, 0);
     jintArray second = (*env)->GetObjectArrayElement(env, pair, 1);
@@ -93,7 +98,8 @@ void ddp_java_give(JNIEnv* env, jlongArray result, jlong value) {
     if (!(*env)->ExceptionCheck(env)) (*env)->SetLongArrayRegion(env, result, 0, 1, &value);
 }
 
-void ddp_java_give_bytes(JNIEnv* env, jobjectArray result, jsize index, const void* bytes, size_t size) {
+void ddp_java_give_bytes(JNIEnv* env, jobjectArray result, jsize index, const void* bytes,
+                         size_t size) {
     if (!bytes || (*env)->ExceptionCheck(env)) return;
     jbyteArray made = ddp_java_bytes(env, bytes, size);
     if (made) (*env)->SetObjectArrayElement(env, result, index, made);

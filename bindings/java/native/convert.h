@@ -1,5 +1,6 @@
-/* convert.h: text, bytes and lists between Java and C. Functions that return int give 1, or 0 with a Java exception; what
- * they make is freed by the caller, with free() unless another function is named. */
+/* convert.h: text, bytes and lists between Java and C. Functions that return int give 1, or 0 with
+ * a Java exception; what they make is freed by the caller, with free() unless another function is
+ * named. */
 #ifndef DDP_JAVA_CONVERT_H
 #define DDP_JAVA_CONVERT_H
 
@@ -7,7 +8,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Values of Handle.enter instead of an address. Throws IllegalStateException, which names the argument. */
+/* Values of Handle.enter instead of an address. Throws IllegalStateException, which names the
+ * argument. */
 enum { DDP_JAVA_CLOSED = -1, DDP_JAVA_EXPIRED = -2 };
 int ddp_java_handle(JNIEnv* env, jlong handle, const char* name);
 int ddp_java_handles(JNIEnv* env, jlongArray handles, const char* name, void** list, size_t* count);
@@ -29,7 +31,8 @@ void ddp_java_texts_free(char** list, size_t count);
 /* result[0] = value */
 void ddp_java_give(JNIEnv* env, jlongArray result, jlong value);
 /* result[index] = a copy of the bytes; NULL changes nothing. */
-void ddp_java_give_bytes(JNIEnv* env, jobjectArray result, jsize index, const void* bytes, size_t size);
+void ddp_java_give_bytes(JNIEnv* env, jobjectArray result, jsize index, const void* bytes,
+                         size_t size);
 /* Room for as many elements of this size as the array list[0] has. */
 int ddp_java_room(JNIEnv* env, jobjectArray list, size_t size, void** room, size_t* capacity);
 /* list[0] = these numbers */

@@ -22,12 +22,18 @@ JNIEXPORT jint JNICALL JNI_OnLoad(JavaVM* vm, void* reserved) {
     ddp_java.callbacks = find_class(env, "org/libddp/Callback");
     ddp_java.threads = find_class(env, "java/lang/Thread");
     if (!ddp_java.failures || !ddp_java.callbacks || !ddp_java.threads) return JNI_ERR;
-    ddp_java.make = (*env)->GetStaticMethodID(env, ddp_java.failures, "make", "(I[BIIIJ)Lorg/libddp/DdpException;");
-    ddp_java.run = (*env)->GetStaticMethodID(env, ddp_java.callbacks, "run", "(Lorg/libddp/Callback;JJ[J)V");
-    ddp_java.current = (*env)->GetStaticMethodID(env, ddp_java.threads, "currentThread", "()Ljava/lang/Thread;");
+    ddp_java.make = (*env)->GetStaticMethodID(env, ddp_java.failures, "make",
+                                              "(I[BIIIJ)Lorg/libddp/DdpException;");
+    ddp_java.run =
+        (*env)->GetStaticMethodID(env, ddp_java.callbacks, "run", "(Lorg/libddp/Callback;JJ[J)V");
+    ddp_java.current =
+        (*env)->GetStaticMethodID(env, ddp_java.threads, "currentThread", "()Ljava/lang/Thread;");
     ddp_java.interrupted = (*env)->GetMethodID(env, ddp_java.threads, "isInterrupted", "()Z");
-    if (!ddp_java.make || !ddp_java.run || !ddp_java.current || !ddp_java.interrupted) return JNI_ERR;
-    return ddp_set_interrupt_check(ddp_java_interrupted, NULL, NULL, 0, NULL) == DDP_OK ? JNI_VERSION : JNI_ERR;
+    if (!ddp_java.make || !ddp_java.run || !ddp_java.current || !ddp_java.interrupted)
+        return JNI_ERR;
+    return ddp_set_interrupt_check(ddp_java_interrupted, NULL, NULL, 0, NULL) == DDP_OK
+               ? JNI_VERSION
+               : JNI_ERR;
 }
 
 JNIEnv* ddp_java_env(void) {
@@ -51,7 +57,8 @@ int32_t ddp_java_interrupted(void* user_data) {
 jbyteArray ddp_java_bytes(JNIEnv* env, const void* bytes, size_t size) {
     if (!bytes) return NULL;
     if (size > INT32_MAX - 8) {
-        ddp_java_throw_named(env, "java/lang/OutOfMemoryError", "libddp: a result is larger than a Java array can be");
+        ddp_java_throw_named(env, "java/lang/OutOfMemoryError",
+                             "libddp: a result is larger than a Java array can be");
         return NULL;
     }
     jbyteArray made = (*env)->NewByteArray(env, (jsize)size);
@@ -65,9 +72,10 @@ void ddp_java_throw(JNIEnv* env, ddp_error* error) {
         jbyteArray text = ddp_java_bytes(env, message, strlen(message));
         jthrowable made = NULL;
         if (text) {
-            made = (*env)->CallStaticObjectMethod(env, ddp_java.failures, ddp_java.make, (jint)ddp_error_code(error),
-                                                  text, (jint)ddp_error_rank(error), (jint)ddp_error_param(error),
-                                                  (jint)ddp_error_bucket(error), (jlong)ddp_error_step(error));
+            made = (*env)->CallStaticObjectMethod(
+                env, ddp_java.failures, ddp_java.make, (jint)ddp_error_code(error), text,
+                (jint)ddp_error_rank(error), (jint)ddp_error_param(error),
+                (jint)ddp_error_bucket(error), (jlong)ddp_error_step(error));
         }
         if (made && !(*env)->ExceptionCheck(env)) (*env)->Throw(env, made);
     }

@@ -1,4 +1,5 @@
-/* failure.h: libddp's errors as Java's exceptions. convert.h and callbacks.h include this, and never the other way round. */
+/* failure.h: libddp's errors as Java's exceptions. convert.h and callbacks.h include this, and
+ * never the other way round. */
 #ifndef DDP_JAVA_FAILURE_H
 #define DDP_JAVA_FAILURE_H
 

@@ -40,7 +40,8 @@ static Running begin(void* user_data) {
 
 /* result: of the callable, or NULL with an exception; taken over. */
 static ddp_status end(Running running, PyObject* result, ddp_error** error) {
-    const ddp_status status = result ? DDP_OK : ddp_py_keep_exception(running.callback->raised, error);
+    const ddp_status status =
+        result ? DDP_OK : ddp_py_keep_exception(running.callback->raised, error);
     Py_XDECREF(result);
     ddp_py_running_raised = running.outer;
     PyGILState_Release(running.lock);
@@ -48,15 +49,17 @@ static ddp_status end(Running running, PyObject* result, ddp_error** error) {
 }
 
 /* A handle for what the callable is lent, void at the end of the step. A new reference. */
-static PyObject* lend(const DdpCallback* callback, const DdpKind* kind, void* pointer, int64_t step) {
+static PyObject* lend(const DdpCallback* callback, const DdpKind* kind, void* pointer,
+                      int64_t step) {
     PyObject* handle = ddp_py_borrow(kind, pointer);
     if (handle) ((DdpHandle*)handle)->step = step;
     if (handle && PyList_Append(callback->borrows, handle) != 0) Py_CLEAR(handle);
     return handle;
 }
 
-/* Passes on the result of a callable: nothing, or a work that libddp takes over. Its handle stays among the borrowed
- * ones, because it keeps the arrays alive that the operation uses. Returns `result`, or NULL with an exception. */
+/* Passes on the result of a callable: nothing, or a work that libddp takes over. Its handle stays
+ * among the borrowed ones, because it keeps the arrays alive that the operation uses. Returns
+ * `result`, or NULL with an exception. */
 static PyObject* pass_on(const DdpCallback* callback, PyObject* result, ddp_work** work) {
     if (!result || result == Py_None) return result;
     void* pointer = ddp_py_give_away(result, &ddp_py_ddp_work);
@@ -65,26 +68,29 @@ static PyObject* pass_on(const DdpCallback* callback, PyObject* result, ddp_work
     return result;
 }
 
-static PyObject* call_with_bucket(const DdpCallback* callback, ddp_group* group, ddp_bucket* bucket) {
+static PyObject* call_with_bucket(const DdpCallback* callback, ddp_group* group,
+                                  ddp_bucket* bucket) {
     const int64_t step = ddp_bucket_step(bucket);
     if (ddp_py_end_steps_before(callback->borrows, step) != 0) return NULL;
     PyObject* lent_group = lend(callback, &ddp_py_ddp_group, group, step);
     PyObject* lent_bucket = lent_group ? lend(callback, &ddp_py_ddp_bucket, bucket, step) : NULL;
     PyObject* result = NULL;
-    if (lent_bucket) result = PyObject_CallFunctionObjArgs(callback->callable, lent_group, lent_bucket, NULL);
+    if (lent_bucket)
+        result = PyObject_CallFunctionObjArgs(callback->callable, lent_group, lent_bucket, NULL);
     Py_XDECREF(lent_group);
     Py_XDECREF(lent_bucket);
     return result;
 }
 
-ddp_status ddp_py_call_ddp_comm_hook_fn(void* user_data, ddp_group* group, ddp_bucket* bucket, ddp_work** work,
-                                        ddp_error** error) {
+ddp_status ddp_py_call_ddp_comm_hook_fn(void* user_data, ddp_group* group, ddp_bucket* bucket,
+                                        ddp_work** work, ddp_error** error) {
     const Running running = begin(user_data);
     PyObject* result = call_with_bucket(running.callback, group, bucket);
     return end(running, pass_on(running.callback, result, work), error);
 }
 
-ddp_status ddp_py_call_ddp_bucket_fn(void* user_data, ddp_group* group, ddp_bucket* bucket, ddp_error** error) {
+ddp_status ddp_py_call_ddp_bucket_fn(void* user_data, ddp_group* group, ddp_bucket* bucket,
+                                     ddp_error** error) {
     const Running running = begin(user_data);
     return end(running, call_with_bucket(running.callback, group, bucket), error);
 }
@@ -103,8 +109,9 @@ static PyObject* describe(const ddp_tensor* tensor) {
     return Py_BuildValue("(NNi)", PyLong_FromVoidPtr(tensor->data), shape, (int)tensor->dtype);
 }
 
-ddp_status ddp_py_call_ddp_buffer_hook_fn(void* user_data, ddp_group* group, const ddp_tensor* const* buffers,
-                                          size_t count, ddp_error** error) {
+ddp_status ddp_py_call_ddp_buffer_hook_fn(void* user_data, ddp_group* group,
+                                          const ddp_tensor* const* buffers, size_t count,
+                                          ddp_error** error) {
     const Running running = begin(user_data);
     PyObject* list = PyList_New((Py_ssize_t)count);
     for (size_t i = 0; list && i < count; ++i) {
@@ -125,8 +132,10 @@ ddp_status ddp_py_call_ddp_buffer_hook_fn(void* user_data, ddp_group* group, con
     return end(running, result, error);
 }
 
-ddp_status ddp_py_call_ddp_reduced_fn(void* user_data, ddp_param param, int32_t used, ddp_error** error) {
+ddp_status ddp_py_call_ddp_reduced_fn(void* user_data, ddp_param param, int32_t used,
+                                      ddp_error** error) {
     const Running running = begin(user_data);
-    PyObject* result = PyObject_CallFunction(running.callback->callable, "iO", (int)param, used ? Py_True : Py_False);
+    PyObject* result = PyObject_CallFunction(running.callback->callable, "iO", (int)param,
+                                             used ? Py_True : Py_False);
     return end(running, result, error);
 }

@@ -8,7 +8,8 @@ int ddp_py_int64_list(PyObject* sequence, int64_t** list, size_t* count) {
     *count = (size_t)PyTuple_Size(items);
     *list = malloc((*count + 1) * sizeof **list);
     if (!*list) PyErr_NoMemory();
-    for (size_t i = 0; *list && i < *count; ++i) (*list)[i] = PyLong_AsLongLong(PyTuple_GetItem(items, (Py_ssize_t)i));
+    for (size_t i = 0; *list && i < *count; ++i)
+        (*list)[i] = PyLong_AsLongLong(PyTuple_GetItem(items, (Py_ssize_t)i));
     Py_DECREF(items);
     return !PyErr_Occurred();
 }
@@ -22,7 +23,8 @@ int ddp_py_int32_list(PyObject* sequence, int32_t** list, size_t* count) {
         good = (*list)[i] == wide[i];
     }
     free(wide);
-    if (!good && !PyErr_Occurred()) PyErr_SetString(PyExc_OverflowError, "a number does not fit 32 bits");
+    if (!good && !PyErr_Occurred())
+        PyErr_SetString(PyExc_OverflowError, "a number does not fit 32 bits");
     if (good && !*list) PyErr_NoMemory();
     return good && *list != NULL;
 }
@@ -30,7 +32,8 @@ int ddp_py_int32_list(PyObject* sequence, int32_t** list, size_t* count) {
 int ddp_py_hierarchy(PyObject* pair, int64_t** periods, int32_t** sizes, size_t* count) {
     PyObject *first, *second;
     size_t second_count;
-    if (!PyArg_ParseTuple(pair, "OO", &first, &second) || !ddp_py_int64_list(first, periods, count)) return 0;
+    if (!PyArg_ParseTuple(pair, "OO", &first, &second) || !ddp_py_int64_list(first, periods, count))
+        return 0;
     if (second == Py_None) return 1;
     if (!ddp_py_int32_list(second, sizes, &second_count)) return 0;
     if (second_count == *count) return 1;
@@ -59,7 +62,8 @@ int ddp_py_text_list(PyObject* sequence, const char*** list, size_t* count) {
 
 PyObject* ddp_py_int32_result(const int32_t* list, size_t count) {
     PyObject* result = PyList_New((Py_ssize_t)count);
-    for (size_t i = 0; result && i < count; ++i) PyList_SetItem(result, (Py_ssize_t)i, PyLong_FromLong(list[i]));
+    for (size_t i = 0; result && i < count; ++i)
+        PyList_SetItem(result, (Py_ssize_t)i, PyLong_FromLong(list[i]));
     return result;
 }
 

@@ -1,5 +1,5 @@
-/* convert.h: lists, bytes and addresses between Python and C. Functions that return int give 1, or 0 with an exception;
- * lists that they make are freed by the caller with free(). */
+/* convert.h: lists, bytes and addresses between Python and C. Functions that return int give 1, or
+ * 0 with an exception; lists that they make are freed by the caller with free(). */
 #ifndef DDP_PYTHON_CONVERT_H
 #define DDP_PYTHON_CONVERT_H
 

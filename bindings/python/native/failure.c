@@ -6,9 +6,9 @@ static PyObject* factory; /* NULL until the package has set it */
 
 static PyObject* exception_of(ddp_status status, const char* message, const ddp_error* about) {
     if (!factory) return PyObject_CallFunction(PyExc_RuntimeError, "s", message);
-    return PyObject_CallFunction(factory, "isiiiL", (int)status, message, (int)ddp_error_rank(about),
-                                 (int)ddp_error_param(about), (int)ddp_error_bucket(about),
-                                 (long long)ddp_error_step(about));
+    return PyObject_CallFunction(factory, "isiiiL", (int)status, message,
+                                 (int)ddp_error_rank(about), (int)ddp_error_param(about),
+                                 (int)ddp_error_bucket(about), (long long)ddp_error_step(about));
 }
 
 static void raise_exception(PyObject* exception) {
@@ -29,7 +29,8 @@ static PyObject* take_first(PyObject* list) {
 static int raise_interrupt(ddp_error* error) {
     PyObject* interrupt = ddp_py_take_interrupt();
     if (!interrupt) return 0;
-    PyObject* context = error ? exception_of(ddp_error_code(error), ddp_error_message(error), error) : NULL;
+    PyObject* context =
+        error ? exception_of(ddp_error_code(error), ddp_error_message(error), error) : NULL;
     ddp_error_free(error);
     if (context)
         PyException_SetContext(interrupt, context); /* takes the reference */

@@ -4,12 +4,14 @@
 
 #include "base.h"
 
-/* Adds set_error_factory(f) to the module: f(status, message, rank, param, bucket, step) makes an exception. */
+/* Adds set_error_factory(f) to the module: f(status, message, rank, param, bucket, step) makes an
+ * exception. */
 int ddp_py_add_failure(PyObject* module);
 
-/* Raises and frees `error`, which is NULL only where a signal handler raised during the call: its exception is raised instead, with
- * the error as its context. of_callbacks: a list, or NULL. Where it holds an exception of a callback that has not come out yet, that
- * one is raised, with the error as its cause. */
+/* Raises and frees `error`, which is NULL only where a signal handler raised during the call: its
+ * exception is raised instead, with the error as its context. of_callbacks: a list, or NULL. Where
+ * it holds an exception of a callback that has not come out yet, that one is raised, with the error
+ * as its cause. */
 void ddp_py_raise(ddp_error* error, PyObject* of_callbacks);
 
 /* Raises an error of the binding's own. */

@@ -24,7 +24,8 @@ static PyTypeObject* handle_type;
 static PyObject* owners; /* dict: pointer -> address of its handle, which is in it while it lives */
 _Thread_local PyObject* ddp_py_running_raised = NULL;
 
-/* FORKS. Threads and sockets of libddp do not survive one. The child of a process that used libddp may not use it. */
+/* FORKS. Threads and sockets of libddp do not survive one. The child of a process that used libddp
+ * may not use it. */
 static unsigned era = 0; /* how often this process is the child of a fork */
 static int in_use = 0;   /* a handle was made in this process */
 static int forked_in_use = 0;
@@ -38,7 +39,8 @@ int ddp_py_may_call(void) {
     if (!forked_in_use) return 1;
     ddp_py_fail(
         DDP_ERROR_INVALID_STATE,
-        "this process was forked from one that used libddp, whose threads and connections do not survive a fork: "
+        "this process was forked from one that used libddp, whose threads and connections do not "
+        "survive a fork: "
         "start ranks with ddprun, or child processes with multiprocessing's method \"spawn\"");
     return 0;
 }
@@ -101,7 +103,9 @@ PyObject* ddp_py_own(const DdpKind* kind, void* pointer, uintptr_t about) {
     in_use = in_use || kind != &ddp_py_ddp_error;
     if (kind == &ddp_py_ddp_work) {
         DdpHandle* parent = ddp_py_owner(about);
-        handle->raised = ddp_py_running_raised ? ddp_py_running_raised : parent ? parent->raised : NULL;
+        handle->raised = ddp_py_running_raised ? ddp_py_running_raised
+                         : parent              ? parent->raised
+                                               : NULL;
         Py_XINCREF(handle->raised);
     }
     return (PyObject*)handle;
@@ -122,7 +126,8 @@ PyObject* ddp_py_lend(const DdpKind* kind, void* pointer, DdpHandle* lender) {
     return (PyObject*)handle;
 }
 
-/* The object's own handle, if it is not one itself but has one: the classes of the package do. kind: NULL for any. */
+/* The object's own handle, if it is not one itself but has one: the classes of the package do.
+ * kind: NULL for any. */
 static DdpHandle* handle_of(PyObject* object, const DdpKind* kind) {
     DdpHandle* handle = NULL;
     if (Py_TYPE(object) == handle_type) {
@@ -134,12 +139,14 @@ static DdpHandle* handle_of(PyObject* object, const DdpKind* kind) {
         PyErr_Clear();
     }
     if (handle && (!kind || handle->kind == kind)) return handle;
-    PyErr_Format(PyExc_TypeError, "a %s is expected, not %R", kind ? kind->name + 4 : "handle", Py_TYPE(object));
+    PyErr_Format(PyExc_TypeError, "a %s is expected, not %R", kind ? kind->name + 4 : "handle",
+                 Py_TYPE(object));
     return NULL;
 }
 
 static int is_open(const DdpHandle* handle) {
-    return handle->pointer && !handle->closing && handle->era == era && (!handle->lender || is_open(handle->lender));
+    return handle->pointer && !handle->closing && handle->era == era &&
+           (!handle->lender || is_open(handle->lender));
 }
 
 static void fail_closed(const DdpHandle* handle) {
@@ -154,7 +161,8 @@ static int check_usable(const DdpHandle* handle) {
         ddp_py_may_call();
     else if (handle->borrowed && !handle->lender)
         ddp_py_fail(DDP_ERROR_INVALID_STATE,
-                    "the callback's group or bucket is no longer valid: the step or the buffer hook has ended");
+                    "the callback's group or bucket is no longer valid: the step or the buffer "
+                    "hook has ended");
     else
         fail_closed(handle);
     return 0;
@@ -173,12 +181,13 @@ int ddp_py_enter(PyObject* object, const DdpKind* kind, DdpHandle** held, void**
     return 1;
 }
 
-/* Ends the validity of handles that callbacks were lent. Works that they passed on stay, and with them the arrays of
- * their operations. */
+/* Ends the validity of handles that callbacks were lent. Works that they passed on stay, and with
+ * them the arrays of their operations. */
 static void void_lent(PyObject* borrows) {
     for (Py_ssize_t i = 0; i < PyList_Size(borrows); ++i) {
         PyObject* each = PyList_GetItem(borrows, i);
-        if (Py_TYPE(each) == handle_type && ((DdpHandle*)each)->borrowed) ((DdpHandle*)each)->pointer = NULL;
+        if (Py_TYPE(each) == handle_type && ((DdpHandle*)each)->borrowed)
+            ((DdpHandle*)each)->pointer = NULL;
     }
 }
 
@@ -229,7 +238,8 @@ void ddp_py_leave(DdpHandle* held) {
     Py_DECREF((PyObject*)held);
 }
 
-int ddp_py_enter_list(PyObject* sequence, const DdpKind* kind, DdpHandle*** held, void*** list, size_t* count) {
+int ddp_py_enter_list(PyObject* sequence, const DdpKind* kind, DdpHandle*** held, void*** list,
+                      size_t* count) {
     PyObject* items = PySequence_Tuple(sequence);
     if (!items) return 0;
     const size_t wanted = (size_t)PyTuple_Size(items);
@@ -262,7 +272,8 @@ void* ddp_py_give_away(PyObject* object, const DdpKind* kind) {
     DdpHandle* handle = handle_of(object, kind);
     if (!handle || !check_usable(handle)) return NULL;
     if (handle->calls > 0) {
-        ddp_py_fail(DDP_ERROR_INVALID_STATE, "the work that a callback returns is waited for in another thread");
+        ddp_py_fail(DDP_ERROR_INVALID_STATE,
+                    "the work that a callback returns is waited for in another thread");
         return NULL;
     }
     void* pointer = handle->pointer;
@@ -303,17 +314,21 @@ static PyObject* forget_kept_method(PyObject* self, PyObject* unused) {
     Py_RETURN_NONE;
 }
 
-/* An operation of a step that failed may go on for a while. A later step or the end of the context drops its arrays. */
+/* An operation of a step that failed may go on for a while. A later step or the end of the context
+ * drops its arrays. */
 static PyObject* end_step_method(PyObject* self, PyObject* well) {
     DdpHandle* handle = (DdpHandle*)self;
     if (handle->borrows) void_lent(handle->borrows);
-    if (handle->borrows && PyObject_IsTrue(well) == 1 && drop_lent(handle->borrows) != 0) return NULL;
-    if (handle->raised && PyList_SetSlice(handle->raised, 0, PyList_Size(handle->raised), NULL) != 0) return NULL;
+    if (handle->borrows && PyObject_IsTrue(well) == 1 && drop_lent(handle->borrows) != 0)
+        return NULL;
+    if (handle->raised &&
+        PyList_SetSlice(handle->raised, 0, PyList_Size(handle->raised), NULL) != 0)
+        return NULL;
     Py_RETURN_NONE;
 }
 
-/* A context or an averager may be closed in another thread, or by mistake, but not under a call that uses it and is not
- * about it. */
+/* A context or an averager may be closed in another thread, or by mistake, but not under a call
+ * that uses it and is not about it. */
 static PyObject* call_with_method(PyObject* unused, PyObject* args) {
     PyObject *handles, *function, *arguments;
     (void)unused;
@@ -322,12 +337,14 @@ static PyObject* call_with_method(PyObject* unused, PyObject* args) {
     void** list = NULL;
     size_t count = 0;
     PyObject* result = NULL;
-    if (ddp_py_enter_list(handles, NULL, &held, &list, &count)) result = PyObject_CallObject(function, arguments);
+    if (ddp_py_enter_list(handles, NULL, &held, &list, &count))
+        result = PyObject_CallObject(function, arguments);
     ddp_py_leave_list(held, list, count);
     return result;
 }
 
-/* ddp_grad_ready, called for every gradient of every step: without the detours of generated code. */
+/* ddp_grad_ready, called for every gradient of every step: without the detours of generated code.
+ */
 static PyObject* grad_ready_method(PyObject* self, PyObject* param) {
     DdpHandle* handle = (DdpHandle*)self;
     const long id = PyLong_AsLong(param);
@@ -339,8 +356,8 @@ static PyObject* grad_ready_method(PyObject* self, PyObject* param) {
     if (!check_usable(handle)) return NULL;
     ddp_error* error = NULL;
     ++handle->calls;
-    Py_BEGIN_ALLOW_THREADS ddp_grad_ready(handle->pointer, id < INT32_MIN || id > INT32_MAX ? -1 : (ddp_param)id,
-                                          &error);
+    Py_BEGIN_ALLOW_THREADS ddp_grad_ready(
+        handle->pointer, id < INT32_MIN || id > INT32_MAX ? -1 : (ddp_param)id, &error);
     Py_END_ALLOW_THREADS-- handle->calls;
     if (error) {
         ddp_py_raise_about(error, (uintptr_t)handle->pointer);
@@ -364,10 +381,10 @@ static PyObject* repr(PyObject* self) {
 
 static PyObject* reduce_method(PyObject* self, PyObject* unused) {
     (void)self, (void)unused;
-    PyErr_SetString(
-        PyExc_TypeError,
-        "groups, contexts and other objects of ddp belong to their process: they can be neither pickled nor "
-        "copied. Keep the arrays instead");
+    PyErr_SetString(PyExc_TypeError,
+                    "groups, contexts and other objects of ddp belong to their process: they can "
+                    "be neither pickled nor "
+                    "copied. Keep the arrays instead");
     return NULL;
 }
 
@@ -376,11 +393,13 @@ static PyMethodDef methods[] = {
     {"keep", keep_method, METH_O, "Keeps an object alive as long as this."},
     {"forget_kept", forget_kept_method, METH_NOARGS, "Lets go of the objects kept alive."},
     {"end_step", end_step_method, METH_O,
-     "end_step(well): voids what callbacks were lent; if all went well, drops the works that they passed on."},
+     "end_step(well): voids what callbacks were lent; if all went well, drops the works that they "
+     "passed on."},
     {"call_with", call_with_method, METH_VARARGS | METH_STATIC,
      "call_with(handles, function, arguments): none of them is freed meanwhile."},
     {"__reduce__", reduce_method, METH_NOARGS, "Refuses pickle and copy."},
-    {"grad_ready", grad_ready_method, METH_O, "grad_ready(param): this step's gradient of the parameter is complete."},
+    {"grad_ready", grad_ready_method, METH_O,
+     "grad_ready(param): this step's gradient of the parameter is complete."},
     {NULL, NULL, 0, NULL},
 };
 static PyGetSetDef getters[] = {

@@ -7,7 +7,8 @@
 /* Installs the check. Called once, when the module is loaded. 0, or -1 with an exception. */
 int ddp_py_watch_interrupts(void);
 
-/* A ddp_interrupt_fn: runs Python's signal handlers if this is the main thread, and keeps what they raise. */
+/* A ddp_interrupt_fn: runs Python's signal handlers if this is the main thread, and keeps what they
+ * raise. */
 int32_t ddp_py_interrupted(void* user_data);
 
 /* The exception that a handler raised during the call that ends now: a new reference, or NULL. */

@@ -5,12 +5,14 @@
 #include "interrupt.h"
 #include "xla_ffi_abi.h"
 
-/* Whether this is the name of a module of JAX. A new reference, or NULL with an exception, is taken over. */
+/* Whether this is the name of a module of JAX. A new reference, or NULL with an exception, is taken
+ * over. */
 static int is_module_of_jax(PyObject* module) {
-    const char* name = module && PyUnicode_Check(module) ? PyUnicode_AsUTF8AndSize(module, NULL) : NULL;
+    const char* name =
+        module && PyUnicode_Check(module) ? PyUnicode_AsUTF8AndSize(module, NULL) : NULL;
     if (!name) PyErr_Clear();
-    const int found =
-        name && (strcmp(name, "jax") == 0 || strncmp(name, "jax.", 4) == 0 || strncmp(name, "jaxlib.", 7) == 0);
+    const int found = name && (strcmp(name, "jax") == 0 || strncmp(name, "jax.", 4) == 0 ||
+                               strncmp(name, "jaxlib.", 7) == 0);
     Py_XDECREF(module);
     return found;
 }
@@ -33,8 +35,9 @@ int ddp_py_is_of_jax(PyObject* array) {
     return found;
 }
 
-/* A FUNCTION OF JAX'S COMPILED CODE: announce(gradient; parallel, param), which gives its argument back. It calls the Python function
- * on_gradient(parallel, param, address), which returns None, or a text that says what went wrong. */
+/* A FUNCTION OF JAX'S COMPILED CODE: announce(gradient; parallel, param), which gives its argument
+ * back. It calls the Python function on_gradient(parallel, param, address), which returns None, or
+ * a text that says what went wrong. */
 
 static PyObject* on_gradient; /* NULL until the package has set it */
 
@@ -43,7 +46,8 @@ static int64_t attribute(const DdpXlaAttributes* all, const char* name) {
         const DdpXlaText* each = all->names[i];
         if (each->length != strlen(name) || memcmp(each->text, name, each->length) != 0) continue;
         const DdpXlaScalar* scalar = all->values[i];
-        if (all->kinds[i] == DDP_XLA_SCALAR && scalar->dtype == DDP_XLA_S64) return *(const int64_t*)scalar->value;
+        if (all->kinds[i] == DDP_XLA_SCALAR && scalar->dtype == DDP_XLA_S64)
+            return *(const int64_t*)scalar->value;
     }
     return -1;
 }
@@ -55,13 +59,14 @@ static DdpXlaError* error_of(const DdpXlaApi* api, const char* message) {
 
 /* With the interpreter lock. */
 static DdpXlaError* announce(const DdpXlaCall* call, const DdpXlaBuffer* gradient) {
-    PyObject* problem =
-        PyObject_CallFunction(on_gradient, "LLN", (long long)attribute(&call->attributes, "parallel"),
-                              (long long)attribute(&call->attributes, "param"), PyLong_FromVoidPtr(gradient->data));
+    PyObject* problem = PyObject_CallFunction(
+        on_gradient, "LLN", (long long)attribute(&call->attributes, "parallel"),
+        (long long)attribute(&call->attributes, "param"), PyLong_FromVoidPtr(gradient->data));
     if (!problem) problem = ddp_py_fetch_exception();
     PyObject* text = problem && problem != Py_None ? PyObject_Str(problem) : NULL;
     const char* message = text ? PyUnicode_AsUTF8AndSize(text, NULL) : NULL;
-    DdpXlaError* error = problem == Py_None ? NULL : error_of(call->api, message ? message : "an exception");
+    DdpXlaError* error =
+        problem == Py_None ? NULL : error_of(call->api, message ? message : "an exception");
     Py_XDECREF(text);
     Py_XDECREF(problem);
     PyErr_Clear();
@@ -74,7 +79,8 @@ static DdpXlaError* handle(DdpXlaCall* call) {
         DdpXlaVersion* version = &((DdpXlaMetadataExtension*)each)->metadata->version;
         version->major = DDP_XLA_MAJOR;
         version->minor =
-            call->api ? call->api->version.minor : DDP_XLA_MINOR; /* all that is used here is there since the first */
+            /* all that is used here is there since the first */
+            call->api ? call->api->version.minor : DDP_XLA_MINOR;
         return NULL;
     }
     if (call->stage != DDP_XLA_EXECUTE) return NULL;

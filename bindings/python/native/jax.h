@@ -4,8 +4,8 @@
 
 #include "base.h"
 
-/* Whether it is an array of JAX, which nobody may write: version 0 of DLPack cannot say so, and memory of a GPU has no buffer
- * that does. */
+/* Whether it is an array of JAX, which nobody may write: version 0 of DLPack cannot say so, and
+ * memory of a GPU has no buffer that does. */
 int ddp_py_is_of_jax(PyObject* array);
 /* Whether the Python function that is running is JAX's. */
 int ddp_py_called_by_jax(void);

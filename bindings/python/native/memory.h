@@ -11,7 +11,8 @@ typedef struct DdpMemory {
     PyObject_HEAD char* address;
     ddp_dtype dtype;
     ddp_device device;
-    /* For memory on a GPU: the only stream in whose order it is right. 0: any, because nothing is under way there. */
+    /* For memory on a GPU: the only stream in whose order it is right. 0: any, because nothing is
+     * under way there. */
     unsigned long long stream;
     int readonly;
     int ndim;

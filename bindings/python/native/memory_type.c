@@ -11,13 +11,15 @@ static PyObject* new_memory(PyTypeObject* type, PyObject* args, PyObject* kwargs
     PyObject* array;
     int writable = 1;
     unsigned long long stream = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|pK", names, &array, &writable, &stream)) return NULL;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|pK", names, &array, &writable, &stream))
+        return NULL;
     if (stream == 0) stream = DDP_DL_LEGACY_STREAM; /* as CUDA has it; in DLPack 0 is no stream */
     if (writable && ddp_py_is_of_jax(array)) {
-        PyErr_SetString(
-            PyExc_TypeError,
-            "arrays of JAX are immutable, and libddp has to write into this one: register the parameter by shape, "
-            "dtype and device instead and take its view, or pass a copy of another library's (docs/python.md, JAX)");
+        PyErr_SetString(PyExc_TypeError,
+                        "arrays of JAX are immutable, and libddp has to write into this one: "
+                        "register the parameter by shape, "
+                        "dtype and device instead and take its view, or pass a copy of another "
+                        "library's (docs/python.md, JAX)");
         return NULL;
     }
     DdpMemory* memory = (DdpMemory*)PyType_GenericAlloc(type, 0);
@@ -25,10 +27,12 @@ static PyObject* new_memory(PyTypeObject* type, PyObject* args, PyObject* kwargs
     int taken = ddp_py_take_dlpack(memory, array, stream);
     if (taken == 0) taken = ddp_py_take_buffer(memory, array);
     if (taken == 0)
-        PyErr_Format(PyExc_TypeError, "an array with __dlpack__ or the buffer protocol is expected, not %R",
+        PyErr_Format(PyExc_TypeError,
+                     "an array with __dlpack__ or the buffer protocol is expected, not %R",
                      Py_TYPE(array));
     if (taken == 1 && writable && memory->readonly) {
-        PyErr_SetString(PyExc_ValueError, "the array is read-only, and libddp has to write into it");
+        PyErr_SetString(PyExc_ValueError,
+                        "the array is read-only, and libddp has to write into it");
         taken = -1;
     }
     if (taken == 1) return (PyObject*)memory;
@@ -42,8 +46,8 @@ static PyObject* at(PyObject* self, PyObject* args) {
     int dtype, readonly = 0, kind = DDP_DEVICE_CPU, index = 0;
     PyObject *shape, *owner;
     (void)self;
-    if (!PyArg_ParseTuple(args, "KiO!O|p(ii)K", &address, &dtype, &PyTuple_Type, &shape, &owner, &readonly, &kind,
-                          &index, &stream))
+    if (!PyArg_ParseTuple(args, "KiO!O|p(ii)K", &address, &dtype, &PyTuple_Type, &shape, &owner,
+                          &readonly, &kind, &index, &stream))
         return NULL;
     if (PyTuple_Size(shape) > DDP_PY_MAX_DIMENSIONS || ddp_dtype_size(dtype) == 0) {
         PyErr_SetString(PyExc_ValueError, "too many dimensions, or an unknown dtype");
@@ -58,7 +62,8 @@ static PyObject* at(PyObject* self, PyObject* args) {
     memory->device.index = index;
     memory->stream = stream;
     memory->ndim = (int)PyTuple_Size(shape);
-    for (int i = 0; i < memory->ndim; ++i) memory->shape[i] = PyLong_AsSsize_t(PyTuple_GetItem(shape, i));
+    for (int i = 0; i < memory->ndim; ++i)
+        memory->shape[i] = PyLong_AsSsize_t(PyTuple_GetItem(shape, i));
     Py_INCREF(owner);
     memory->owner = owner;
     if (!PyErr_Occurred()) {
@@ -101,17 +106,21 @@ static PyObject* get_shape(PyObject* self, void* unused) {
     const DdpMemory* memory = (const DdpMemory*)self;
     (void)unused;
     PyObject* shape = PyTuple_New(memory->ndim);
-    for (int i = 0; shape && i < memory->ndim; ++i) PyTuple_SetItem(shape, i, PyLong_FromSsize_t(memory->shape[i]));
+    for (int i = 0; shape && i < memory->ndim; ++i)
+        PyTuple_SetItem(shape, i, PyLong_FromSsize_t(memory->shape[i]));
     return shape;
 }
 
 static PyMethodDef methods[] = {
     {"at", at, METH_VARARGS | METH_STATIC,
-     "at(address, dtype, shape, owner, readonly=False, device=(0, 0), stream=0): memory kept alive by owner; on a GPU, "
+     "at(address, dtype, shape, owner, readonly=False, device=(0, 0), stream=0): memory kept alive "
+     "by owner; on a GPU, "
      "in the order of this stream alone, unless 0."},
     {"__dlpack__", (PyCFunction)(void (*)(void))ddp_py_make_dlpack, METH_VARARGS | METH_KEYWORDS,
-     "__dlpack__(*, stream=None, max_version=None, dl_device=None, copy=None): as a DLPack capsule of version 0, "
-     "without a copy unless copy is True or it is JAX that asks. A bucket on a GPU is shown only to its own stream, "
+     "__dlpack__(*, stream=None, max_version=None, dl_device=None, copy=None): as a DLPack capsule "
+     "of version 0, "
+     "without a copy unless copy is True or it is JAX that asks. A bucket on a GPU is shown only "
+     "to its own stream, "
      "Bucket.stream, or with stream=-1 for no "
      "order."},
     {"__dlpack_device__", ddp_py_dlpack_device, METH_NOARGS, "DLPack's device kind and index."},

@@ -29,10 +29,12 @@ int ddp_py_get_buffer(PyObject* self, Py_buffer* view, int flags) {
     DdpMemory* memory = (DdpMemory*)self;
     view->obj = NULL;
     if (!format_of(memory->dtype) && (flags & PyBUF_FORMAT) != 0) {
-        PyErr_SetString(PyExc_BufferError, "bfloat16 has no letter in the buffer protocol; take it with from_dlpack");
+        PyErr_SetString(PyExc_BufferError,
+                        "bfloat16 has no letter in the buffer protocol; take it with from_dlpack");
         return -1;
     }
-    if (memory->device.kind != DDP_DEVICE_CPU || ((flags & PyBUF_WRITABLE) != 0 && memory->readonly)) {
+    if (memory->device.kind != DDP_DEVICE_CPU ||
+        ((flags & PyBUF_WRITABLE) != 0 && memory->readonly)) {
         PyErr_SetString(PyExc_BufferError, "the memory is read-only or not the CPU's");
         return -1;
     }
@@ -58,7 +60,8 @@ typedef struct Shown {
 } Shown;
 
 static void drop_shown(DdpDlManaged* managed) {
-    if (!Py_IsInitialized()) return; /* the interpreter is gone, and with it what the memory belonged to */
+    /* the interpreter is gone, and with it what the memory belonged to */
+    if (!Py_IsInitialized()) return;
     const PyGILState_STATE lock = PyGILState_Ensure(); /* consumers call it from any thread */
     Py_DECREF((PyObject*)managed->manager);
     PyGILState_Release(lock);
@@ -87,22 +90,24 @@ static int refuse_device(const DdpMemory* memory, PyObject* device) {
     int kind, index;
     if (device == Py_None) return 0;
     if (!PyTuple_Check(device)) {
-        PyErr_SetString(PyExc_TypeError, "dl_device: a tuple of DLPack's kind and number of a device is expected");
+        PyErr_SetString(PyExc_TypeError,
+                        "dl_device: a tuple of DLPack's kind and number of a device is expected");
         return -1;
     }
-    if (!PyArg_ParseTuple(device, "ii;dl_device: DLPack's kind and number of a device are expected", &kind, &index))
+    if (!PyArg_ParseTuple(device, "ii;dl_device: DLPack's kind and number of a device are expected",
+                          &kind, &index))
         return -1;
     if (kind == dlpack_device_of(memory) && index == memory->device.index) return 0;
-    PyErr_Format(
-        PyExc_BufferError,
-        "the memory is on the device of DLPack's kind %d, number %d, and not of kind %d, number %d: libddp copies "
-        "nothing there",
-        dlpack_device_of(memory), (int)memory->device.index, kind, index);
+    PyErr_Format(PyExc_BufferError,
+                 "the memory is on the device of DLPack's kind %d, number %d, and not of kind %d, "
+                 "number %d: libddp copies "
+                 "nothing there",
+                 dlpack_device_of(memory), (int)memory->device.index, kind, index);
     return -1;
 }
 
-/* The consumer will use it in the order of this stream. libddp cannot make that wait for another one, but the memory that it
- * shows is there for all, or it says for which. */
+/* The consumer will use it in the order of this stream. libddp cannot make that wait for another
+ * one, but the memory that it shows is there for all, or it says for which. */
 static int refuse_stream(const DdpMemory* memory, PyObject* stream) {
     if (memory->device.kind != DDP_DEVICE_CUDA) {
         if (stream == Py_None) return 0;
@@ -110,47 +115,54 @@ static int refuse_stream(const DdpMemory* memory, PyObject* stream) {
         return -1;
     }
     int overflow = 0;
-    const long long number = stream == Py_None ? DDP_DL_LEGACY_STREAM : PyLong_AsLongLongAndOverflow(stream, &overflow);
+    const long long number =
+        stream == Py_None ? DDP_DL_LEGACY_STREAM : PyLong_AsLongLongAndOverflow(stream, &overflow);
     if (PyErr_Occurred()) {
         PyErr_SetString(PyExc_TypeError, "stream: the number of a stream or None is expected");
         return -1;
     }
     if (overflow || number == 0 || number < DDP_DL_NO_ORDER) {
         PyErr_Format(PyExc_ValueError,
-                     "stream: %R is no stream of DLPack's; 1 is the legacy default stream, -1 asks for no order",
+                     "stream: %R is no stream of DLPack's; 1 is the legacy default stream, -1 asks "
+                     "for no order",
                      stream);
         return -1;
     }
-    if (number == DDP_DL_NO_ORDER || !memory->stream || memory->stream == (unsigned long long)number) return 0;
-    PyErr_Format(
-        PyExc_BufferError,
-        "the memory is right in the order of the bucket's stream alone (%llu), not of stream %lld: take and use it "
-        "where "
-        "that is the current stream, in PyTorch: with torch.cuda.stream(torch.cuda.ExternalStream(bucket.stream))",
-        memory->stream, number);
+    if (number == DDP_DL_NO_ORDER || !memory->stream ||
+        memory->stream == (unsigned long long)number)
+        return 0;
+    PyErr_Format(PyExc_BufferError,
+                 "the memory is right in the order of the bucket's stream alone (%llu), not of "
+                 "stream %lld: take and use it "
+                 "where "
+                 "that is the current stream, in PyTorch: with "
+                 "torch.cuda.stream(torch.cuda.ExternalStream(bucket.stream))",
+                 memory->stream, number);
     return -1;
 }
 
-/* Whether to show a copy: 1, 0, or -1 with an exception. copy: what the consumer says, None for nothing.
+/* Whether to show a copy: 1, 0, or -1 with an exception. copy: what the consumer says, None for
+ * nothing.
  *
- * JAX says nothing, not even when it was asked for a copy, and computes on what it is given as if that never changed, perhaps
- * long after the call that gave it returned. Memory that libddp shows does change, so JAX gets a copy. */
+ * JAX says nothing, not even when it was asked for a copy, and computes on what it is given as if
+ * that never changed, perhaps long after the call that gave it returned. Memory that libddp shows
+ * does change, so JAX gets a copy. */
 static int wants_copy(const DdpMemory* memory, PyObject* copy) {
     const int by_jax = ddp_py_called_by_jax();
     const int wanted = copy == Py_None ? by_jax : PyObject_IsTrue(copy);
     if (wanted < 0) return -1;
     if (by_jax && !wanted) {
-        PyErr_SetString(
-            PyExc_BufferError,
-            "copy=False: arrays of JAX never change, and memory of libddp does; take it without copy=False");
+        PyErr_SetString(PyExc_BufferError,
+                        "copy=False: arrays of JAX never change, and memory of libddp does; take "
+                        "it without copy=False");
         return -1;
     }
     if (wanted && memory->device.kind != DDP_DEVICE_CPU) {
-        PyErr_Format(
-            PyExc_BufferError,
-            "libddp makes no copies of memory of a GPU: take the memory as it is with CuPy or PyTorch, and copy "
-            "that%s",
-            by_jax ? "; JAX may have the copy" : "");
+        PyErr_Format(PyExc_BufferError,
+                     "libddp makes no copies of memory of a GPU: take the memory as it is with "
+                     "CuPy or PyTorch, and copy "
+                     "that%s",
+                     by_jax ? "; JAX may have the copy" : "");
         return -1;
     }
     return wanted;
@@ -185,7 +197,9 @@ PyObject* ddp_py_make_dlpack(PyObject* self, PyObject* args, PyObject* kwargs) {
     static char* names[] = {"stream", "max_version", "dl_device", "copy", NULL};
     DdpMemory* memory = (DdpMemory*)self;
     PyObject *stream = Py_None, *max_version = Py_None, *device = Py_None, *copy = Py_None;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|$OOOO", names, &stream, &max_version, &device, &copy)) return NULL;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|$OOOO", names, &stream, &max_version, &device,
+                                     &copy))
+        return NULL;
     if (refuse_device(memory, device) != 0 || refuse_stream(memory, stream) != 0) return NULL;
     const int copied = wants_copy(memory, copy);
     if (copied < 0) return NULL;
@@ -194,7 +208,8 @@ PyObject* ddp_py_make_dlpack(PyObject* self, PyObject* args, PyObject* kwargs) {
         return made ? capsule_of(made) : NULL;
     }
     if (memory->readonly) {
-        PyErr_SetString(PyExc_BufferError, "the memory is read-only, which this version of DLPack cannot say");
+        PyErr_SetString(PyExc_BufferError,
+                        "the memory is read-only, which this version of DLPack cannot say");
         return NULL;
     }
     Py_INCREF((PyObject*)memory);

@@ -33,7 +33,8 @@ static ddp_dtype dtype_of_format(const char* format, Py_ssize_t size) {
     if (strcmp(format, "Zf") == 0) return DDP_C64;
     if (strcmp(format, "Zd") == 0) return DDP_C128;
     if (strcmp(format, "B") == 0) return DDP_U8;
-    if (strlen(format) == 1 && strchr("ilq", *format)) return size == 4 ? DDP_I32 : size == 8 ? DDP_I64 : 0;
+    if (strlen(format) == 1 && strchr("ilq", *format))
+        return size == 4 ? DDP_I32 : size == 8 ? DDP_I64 : 0;
     return 0;
 }
 
@@ -46,18 +47,22 @@ static int too_many_dimensions(int ndim) {
 
 static int refuse_type(const char* name) {
     PyErr_Format(PyExc_TypeError,
-                 "the array's elements are %s; libddp has float16, bfloat16, float32, float64, int32, int64, "
+                 "the array's elements are %s; libddp has float16, bfloat16, float32, float64, "
+                 "int32, int64, "
                  "uint8, complex64 and complex128, in this machine's byte order",
                  name);
     return -1;
 }
 
-/* DLPack's codes of types, and how many bits are part of the name: all, or those that the name has already. */
+/* DLPack's codes of types, and how many bits are part of the name: all, or those that the name has
+ * already. */
 static int refuse_dlpack(const DdpDlTensor* tensor) {
-    static const char* const names[] = {"int", "uint", "float", "a handle of ", "bfloat", "complex", "bool"};
-    static const char* const small[] = {"float8_e3m4",     "float8_e4m3",   "float8_e4m3b11fnuz", "float8_e4m3fn",
-                                        "float8_e4m3fnuz", "float8_e5m2",   "float8_e5m2fnuz",    "float8_e8m0fnu",
-                                        "float6_e2m3fn",   "float6_e3m2fn", "float4_e2m1fn"};
+    static const char* const names[] = {"int",    "uint",    "float", "a handle of ",
+                                        "bfloat", "complex", "bool"};
+    static const char* const small[] = {"float8_e3m4",     "float8_e4m3",     "float8_e4m3b11fnuz",
+                                        "float8_e4m3fn",   "float8_e4m3fnuz", "float8_e5m2",
+                                        "float8_e5m2fnuz", "float8_e8m0fnu",  "float6_e2m3fn",
+                                        "float6_e3m2fn",   "float4_e2m1fn"};
     enum { KNOWN = sizeof names / sizeof *names, SMALL = sizeof small / sizeof *small, BOOL = 6 };
     const int code = tensor->dtype.code, bits = tensor->dtype.bits;
     char name[64];
@@ -75,8 +80,9 @@ static int refuse_dlpack(const DdpDlTensor* tensor) {
 
 /* The same of a format of the struct module. */
 static int refuse_format(const char* format, Py_ssize_t size) {
-    static const char* const names[] = {"?bool",   "bint8",   "hint16",      "Huint16",       "Iuint32",
-                                        "Luint64", "Quint64", "glongdouble", "Zgclongdouble", "Oobject"};
+    static const char* const names[] = {"?bool",         "bint8",   "hint16",  "Huint16",
+                                        "Iuint32",       "Luint64", "Quint64", "glongdouble",
+                                        "Zgclongdouble", "Oobject"};
     const char* letters = format ? format : "";
     const int foreign = *letters == '<' || *letters == '>' || *letters == '!';
     if (foreign || *letters == '@' || *letters == '=') ++letters;
@@ -89,9 +95,11 @@ static int refuse_format(const char* format, Py_ssize_t size) {
         }
     }
     if (foreign && dtype_of_format(letters, size))
-        PyOS_snprintf(name, sizeof name, "in the byte order of another machine (format '%.20s')", format);
+        PyOS_snprintf(name, sizeof name, "in the byte order of another machine (format '%.20s')",
+                      format);
     else
-        PyOS_snprintf(name, sizeof name, "of %d bytes (format '%.20s')", (int)size, format ? format : "");
+        PyOS_snprintf(name, sizeof name, "of %d bytes (format '%.20s')", (int)size,
+                      format ? format : "");
     return refuse_type(name);
 }
 
@@ -131,7 +139,8 @@ static int describe_dlpack(DdpMemory* memory, const DdpDlTensor* tensor) {
         memory->device.index = tensor->device.index;
     } else if (tensor->device.kind != DDP_DL_CPU && tensor->device.kind != DDP_DL_CUDA_HOST) {
         PyErr_Format(PyExc_TypeError,
-                     "the array is on a device of DLPack's kind %d (%s); libddp takes memory of the CPU and of CUDA",
+                     "the array is on a device of DLPack's kind %d (%s); libddp takes memory of "
+                     "the CPU and of CUDA",
                      (int)tensor->device.kind, device_name((int)tensor->device.kind));
         return -1;
     }
@@ -140,12 +149,14 @@ static int describe_dlpack(DdpMemory* memory, const DdpDlTensor* tensor) {
     ddp_py_memory_lay_out(memory);
     const Py_ssize_t size = (Py_ssize_t)ddp_dtype_size(memory->dtype);
     for (int i = 0; tensor->strides && i < tensor->ndim && memory->count > 0; ++i)
-        if (memory->shape[i] > 1 && tensor->strides[i] * size != memory->strides[i]) return refuse_order();
+        if (memory->shape[i] > 1 && tensor->strides[i] * size != memory->strides[i])
+            return refuse_order();
     memory->address = (char*)tensor->data + tensor->byte_offset;
     return 1;
 }
 
-/* Whether an array without DLPack's word on it may be written: by what its buffer says, if it has one. */
+/* Whether an array without DLPack's word on it may be written: by what its buffer says, if it has
+ * one. */
 static int find_readonly(DdpMemory* memory, PyObject* array) {
     Py_buffer buffer;
     memory->readonly = ddp_py_is_of_jax(array);
@@ -163,13 +174,14 @@ static int find_readonly(DdpMemory* memory, PyObject* array) {
 static int is_on_gpu(PyObject* array) {
     int kind = DDP_DL_CPU, index = 0;
     PyObject* device = PyObject_CallMethod(array, "__dlpack_device__", NULL);
-    if (!device || !PyTuple_Check(device) || !PyArg_ParseTuple(device, "ii", &kind, &index)) PyErr_Clear();
+    if (!device || !PyTuple_Check(device) || !PyArg_ParseTuple(device, "ii", &kind, &index))
+        PyErr_Clear();
     Py_XDECREF(device);
     return kind == DDP_DL_CUDA;
 }
 
-/* For a GPU, asks for an array that is ready in the order of this stream: its library makes the stream wait for the
- * work that it has under way, wherever that is. */
+/* For a GPU, asks for an array that is ready in the order of this stream: its library makes the
+ * stream wait for the work that it has under way, wherever that is. */
 static PyObject* ask_for_capsule(PyObject* array, unsigned long long number) {
     if (!is_on_gpu(array)) return PyObject_CallMethod(array, "__dlpack__", NULL);
     PyObject* method = PyObject_GetAttrString(array, "__dlpack__");
@@ -183,10 +195,13 @@ static PyObject* ask_for_capsule(PyObject* array, unsigned long long number) {
 }
 
 int ddp_py_take_dlpack(DdpMemory* memory, PyObject* array, unsigned long long stream) {
-    if (!PyObject_HasAttrString(array, "__dlpack__") || PyObject_TypeCheck(array, Py_TYPE((PyObject*)memory))) return 0;
+    if (!PyObject_HasAttrString(array, "__dlpack__") ||
+        PyObject_TypeCheck(array, Py_TYPE((PyObject*)memory)))
+        return 0;
     PyObject* capsule = ask_for_capsule(array, stream);
     if (!capsule && PyObject_CheckBuffer(array)) {
-        PyErr_Clear(); /* read-only arrays, for one, are exported only as buffers by some libraries */
+        /* read-only arrays, for one, are exported only as buffers by some libraries */
+        PyErr_Clear();
         return 0;
     }
     if (!capsule) return -1;

@@ -1,6 +1,7 @@
-/* xla_ffi_abi.h: the part of XLA's foreign function interface, version 0 of its C ABI, that a handler needs which reads its
- * arguments and gives an error or nothing. JAX calls such handlers from compiled functions. XLA keeps old structs working for a year at
- * least, adds fields at their ends only, and asks a handler for its version before the first call. */
+/* xla_ffi_abi.h: the part of XLA's foreign function interface, version 0 of its C ABI, that a
+ * handler needs which reads its arguments and gives an error or nothing. JAX calls such handlers
+ * from compiled functions. XLA keeps old structs working for a year at least, adds fields at their
+ * ends only, and asks a handler for its version before the first call. */
 #ifndef DDP_PYTHON_XLA_FFI_ABI_H
 #define DDP_PYTHON_XLA_FFI_ABI_H
 

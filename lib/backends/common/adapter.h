@@ -12,9 +12,9 @@ namespace libddp::backend {
 
 struct NoGuard {};
 
-// BackendTransport: a constructor from ddp_backend_host, run(collective), abort() from any thread, capabilities(). It may have match(),
-// allocate() and deallocate(), ready(), check_enqueued() and leave(). Whatever it throws becomes a status. Guard: lives on the stack of
-// every call.
+// BackendTransport: a constructor from ddp_backend_host, run(collective), abort() from any thread,
+// capabilities(). It may have match(), allocate() and deallocate(), ready(), check_enqueued() and
+// leave(). Whatever it throws becomes a status. Guard: lives on the stack of every call.
 template <class BackendTransport, class Guard = NoGuard>
 class Adapter {
 public:
@@ -23,8 +23,11 @@ public:
         table.struct_size = sizeof table;
         table.abi_version = DDP_BACKEND_ABI_VERSION;
         table.name = name;
-        table.create = [](const ddp_backend_host* host, void** transport, ddp_backend_failure* failure) {
-            return guarded(failure, [&] { *transport = live().add(std::make_shared<BackendTransport>(*host)); });
+        table.create = [](const ddp_backend_host* host, void** transport,
+                          ddp_backend_failure* failure) {
+            return guarded(failure, [&] {
+                *transport = live().add(std::make_shared<BackendTransport>(*host));
+            });
         };
         table.destroy = [](void* handle) {
             [[maybe_unused]] const Guard guard;
@@ -37,9 +40,11 @@ public:
         };
         table.run = run;
         if constexpr (requires { &BackendTransport::match; })
-            table.match = [](void* handle, const void* mine, void* theirs, std::size_t size, std::int64_t timeout_ms,
-                             std::int32_t* rank, ddp_backend_failure* failure) {
-                const ddp_status status = guarded(failure, [&] { of(handle).match(mine, theirs, size, timeout_ms); });
+            table.match = [](void* handle, const void* mine, void* theirs, std::size_t size,
+                             std::int64_t timeout_ms, std::int32_t* rank,
+                             ddp_backend_failure* failure) {
+                const ddp_status status =
+                    guarded(failure, [&] { of(handle).match(mine, theirs, size, timeout_ms); });
                 if (status == DDP_ERROR_MISMATCH) *rank = failure->rank;
                 return status;
             };
@@ -54,9 +59,11 @@ public:
             };
         }
         if constexpr (requires { &BackendTransport::ready; })
-            table.ready = [](void* handle, const ddp_collective* collective, std::int64_t patience_ns,
-                             std::int32_t* all_here, ddp_backend_failure* failure) {
-                return guarded(failure, [&] { *all_here = of(handle).ready(*collective, patience_ns); });
+            table.ready = [](void* handle, const ddp_collective* collective,
+                             std::int64_t patience_ns, std::int32_t* all_here,
+                             ddp_backend_failure* failure) {
+                return guarded(failure,
+                               [&] { *all_here = of(handle).ready(*collective, patience_ns); });
             };
         if constexpr (requires { &BackendTransport::check_enqueued; })
             table.check = [](void* handle, ddp_backend_failure* failure) {
@@ -80,12 +87,13 @@ public:
 private:
     static BackendTransport& of(void* handle) { return *static_cast<BackendTransport*>(handle); }
 
-    static ddp_status run(void* handle, const ddp_collective* collective, ddp_backend_failure* failure) {
+    static ddp_status run(void* handle, const ddp_collective* collective,
+                          ddp_backend_failure* failure) {
         return guarded(failure, [&] { of(handle).run(*collective); });
     }
 
-    // An abort may come from any thread while another destroys the transport. It works on a reference of its own, or
-    // finds nothing.
+    // An abort may come from any thread while another destroys the transport. It works on a
+    // reference of its own, or finds nothing.
     class LiveTransports {
     public:
         void* add(std::shared_ptr<BackendTransport> transport) {

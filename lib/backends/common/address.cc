@@ -46,15 +46,19 @@ struct Interface {
 
 std::string numeric(const sockaddr* address) {
     char text[NI_MAXHOST] = "";
-    const socklen_t size = address->sa_family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
+    const socklen_t size =
+        address->sa_family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
     if (getnameinfo(address, size, text, sizeof text, nullptr, 0, NI_NUMERICHOST) != 0) return "";
     return text;
 }
 
-// A link-local address means something on one link only, and needs a scope that a numeric address does not carry.
+// A link-local address means something on one link only, and needs a scope that a numeric address
+// does not carry.
 bool usable(const ifaddrs& entry) {
     constexpr unsigned kNeeded = IFF_UP | IFF_RUNNING;
-    if (!entry.ifa_addr || (entry.ifa_flags & kNeeded) != kNeeded || (entry.ifa_flags & IFF_LOOPBACK)) return false;
+    if (!entry.ifa_addr || (entry.ifa_flags & kNeeded) != kNeeded ||
+        (entry.ifa_flags & IFF_LOOPBACK))
+        return false;
     if (entry.ifa_addr->sa_family == AF_INET) return true;
     if (entry.ifa_addr->sa_family != AF_INET6) return false;
     sockaddr_in6 v6;
@@ -69,14 +73,17 @@ std::vector<Interface> interfaces() {
     const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> owner(list, freeifaddrs);
     std::vector<Interface> found;
     for (const ifaddrs* entry = list; entry; entry = entry->ifa_next)
-        if (usable(*entry)) found.push_back({entry->ifa_name, numeric(entry->ifa_addr), entry->ifa_addr->sa_family});
-    std::stable_partition(found.begin(), found.end(), [](const Interface& i) { return i.family == AF_INET; });
+        if (usable(*entry))
+            found.push_back(
+                {entry->ifa_name, numeric(entry->ifa_addr), entry->ifa_addr->sa_family});
+    std::stable_partition(found.begin(), found.end(),
+                          [](const Interface& i) { return i.family == AF_INET; });
     return found;
 }
 
-// Equal for two processes only if 127.0.0.1 of one is that of the other. Host names say nothing (containers share them,
-// or have one that does not resolve); a boot id and a namespace's number do. The addresses are there for sandboxes that
-// invent both.
+// Equal for two processes only if 127.0.0.1 of one is that of the other. Host names say nothing
+// (containers share them, or have one that does not resolve); a boot id and a namespace's number
+// do. The addresses are there for sandboxes that invent both.
 std::string machine_identity() {
     std::string boot;
     FileIn("/proc/sys/kernel/random/boot_id") >> boot;
@@ -88,7 +95,8 @@ std::string machine_identity() {
         gethostname(name, sizeof name - 1);
         identity += name;
     }
-    for (const Interface& interface : interfaces()) identity += " " + interface.name + "=" + interface.address;
+    for (const Interface& interface : interfaces())
+        identity += " " + interface.name + "=" + interface.address;
     return identity;
 }
 
@@ -98,14 +106,16 @@ std::vector<SocketAddress> addresses_of(const std::string& name, const Deadline&
         return resolve(name, kAnyPort, deadline);
     } catch (const Error& error) {
         if (error.info().code == DDP_ERROR_TIMEOUT) log(LogLevel::kWarn, error.info().message);
-        if (error.info().code != DDP_ERROR_TIMEOUT && error.info().code != DDP_ERROR_UNAVAILABLE) throw;
+        if (error.info().code != DDP_ERROR_TIMEOUT && error.info().code != DDP_ERROR_UNAVAILABLE)
+            throw;
         return {};
     }
 }
 
-// The address of this host's name, if it is one of this host's usable addresses. A resolver that does not answer must not take the time
-// in which the ranks meet.
-std::optional<std::string> address_of_own_name(const std::vector<Interface>& own, const Deadline& deadline) {
+// The address of this host's name, if it is one of this host's usable addresses. A resolver that
+// does not answer must not take the time in which the ranks meet.
+std::optional<std::string> address_of_own_name(const std::vector<Interface>& own,
+                                               const Deadline& deadline) {
     char name[HOST_NAME_MAX + 1] = "";
     if (gethostname(name, sizeof name - 1) != 0) return std::nullopt;
     const auto bound = Deadline::after_ms(std::min(kOwnNameMs, deadline.remaining_ms() / 4));
@@ -117,8 +127,9 @@ std::optional<std::string> address_of_own_name(const std::vector<Interface>& own
     return std::nullopt;
 }
 
-// An address that ranks on other hosts can reach. A link that is down at the moment is given a while, but less than the other
-// ranks wait for this one: what is missing here must be known before they give up.
+// An address that ranks on other hosts can reach. A link that is down at the moment is given a
+// while, but less than the other ranks wait for this one: what is missing here must be known before
+// they give up.
 std::string own_address(const ddp_backend_host& host, const Deadline& deadline) {
     const auto up = Deadline::after_ms(std::min(kLinkMs, deadline.remaining_ms() / 2));
     for (;;) {
@@ -126,7 +137,8 @@ std::string own_address(const ddp_backend_host& host, const Deadline& deadline) 
         if (!own.empty()) return address_of_own_name(own, deadline).value_or(own.front().address);
         if (up.expired())
             fail(DDP_ERROR_IO,
-                 "this host has no network interface that is up, but for the loopback, and the ranks are on several "
+                 "this host has no network interface that is up, but for the loopback, and the "
+                 "ranks are on several "
                  "hosts");
         Keys(host).check_group(kLookMs);
     }
@@ -140,11 +152,13 @@ bool is_loopback(const std::string& address) {
 void refuse_loopback(const std::string& address, const char* whose) {
     if (!is_loopback(address)) return;
     fail(DDP_ERROR_INVALID_ARGUMENT, "the ranks are on several hosts, and ", whose, " ", address,
-         " is reached from one host only; set the option iface=NAME or host=ADDRESS, or the variable DDP_IFACE, to "
+         " is reached from one host only; set the option iface=NAME or host=ADDRESS, or the "
+         "variable DDP_IFACE, to "
          "a network that all hosts share");
 }
 
-// The source address of the route to `peer`. Connecting a datagram socket asks the routing table and sends nothing.
+// The source address of the route to `peer`. Connecting a datagram socket asks the routing table
+// and sends nothing.
 std::optional<std::string> address_toward(const std::string& peer) {
     if (!is_numeric(peer)) return std::nullopt;
     const SocketAddress to = resolve(peer, kAnyPort, Deadline::after_ms(0)).front();
@@ -154,7 +168,8 @@ std::optional<std::string> address_toward(const std::string& peer) {
     socklen_t size = sizeof source;
     // The casts are the sockets interface's own idiom; nothing is read through the wrong type.
     auto* address = reinterpret_cast<sockaddr*>(&source);
-    const bool ok = connect(probe.get(), to.get(), to.size) == 0 && getsockname(probe.get(), address, &size) == 0;
+    const bool ok = connect(probe.get(), to.get(), to.size) == 0 &&
+                    getsockname(probe.get(), address, &size) == 0;
     if (!ok) return std::nullopt;
     return numeric(address);
 }
@@ -184,7 +199,8 @@ bool can_bind(const SocketAddress& address) {
 }
 
 std::string address_of_host(const std::string& name, const Deadline& deadline) {
-    // Less than the other ranks wait for this one: what is wrong here must be known before they give up.
+    // Less than the other ranks wait for this one: what is wrong here must be known before they
+    // give up.
     const auto found = addresses_of(name, Deadline::after_ms(deadline.remaining_ms() / 2));
     if (found.empty()) fail(DDP_ERROR_INVALID_ARGUMENT, "host '", name, "' does not resolve");
     for (const SocketAddress& entry : found)
@@ -204,7 +220,8 @@ std::string machine_key(int rank) {
 }
 
 // Rank 0 hears from everyone and answers with the address to aim at.
-std::string decide_as_root(const ddp_backend_host& host, const std::string& requested, const Deadline& deadline) {
+std::string decide_as_root(const ddp_backend_host& host, const std::string& requested,
+                           const Deadline& deadline) {
     const Keys keys(host, "address/");
     const std::string mine = machine_identity();
     bool one_machine = true;
@@ -213,9 +230,10 @@ std::string decide_as_root(const ddp_backend_host& host, const std::string& requ
             if (keys.get(machine_key(rank), deadline) != mine) one_machine = false;
         } catch (const Error& error) {
             if (error.info().code != DDP_ERROR_TIMEOUT) throw;
-            throw Error(ErrorInfo{DDP_ERROR_TIMEOUT,
-                                  str("rank ", rank, " did not come to connect within ", host.timeout_ms, " ms"),
-                                  rank});
+            throw Error(ErrorInfo{
+                DDP_ERROR_TIMEOUT,
+                str("rank ", rank, " did not come to connect within ", host.timeout_ms, " ms"),
+                rank});
         }
     }
     std::string aim = requested;
@@ -225,7 +243,8 @@ std::string decide_as_root(const ddp_backend_host& host, const std::string& requ
     return aim;
 }
 
-std::string decide_as_other(const ddp_backend_host& host, const std::string& requested, const Deadline& deadline) {
+std::string decide_as_other(const ddp_backend_host& host, const std::string& requested,
+                            const Deadline& deadline) {
     const Keys keys(host, "address/");
     keys.set(machine_key(host.rank), machine_identity());
     const std::string answer = keys.get("aim", deadline);
@@ -253,19 +272,23 @@ Network Network::from(OptionReader& options) {
     Network network;
     for (const auto& [key, place] : {std::pair{"iface", &network.iface}, {"host", &network.host}}) {
         const auto value = options.take(key);
-        if (value && value->empty()) fail(DDP_ERROR_INVALID_ARGUMENT, options.name(key), " has no value");
+        if (value && value->empty())
+            fail(DDP_ERROR_INVALID_ARGUMENT, options.name(key), " has no value");
         *place = value.value_or("");
     }
     if (!network.iface.empty() && !network.host.empty())
         fail(DDP_ERROR_INVALID_ARGUMENT, "backend_options: give 'iface' or 'host', not both");
     if (network.host.empty() && network.iface.empty()) network.iface = interface_from("DDP_IFACE");
-    if (network.host.empty() && network.iface.empty()) network.iface = interface_from("GLOO_SOCKET_IFNAME");
+    if (network.host.empty() && network.iface.empty())
+        network.iface = interface_from("GLOO_SOCKET_IFNAME");
     return network;
 }
 
-std::string choose_address(const ddp_backend_host& host, const Network& network, const Deadline& deadline) {
+std::string choose_address(const ddp_backend_host& host, const Network& network,
+                           const Deadline& deadline) {
     const std::string requested = requested_address(network, deadline);
-    return host.rank == 0 ? decide_as_root(host, requested, deadline) : decide_as_other(host, requested, deadline);
+    return host.rank == 0 ? decide_as_root(host, requested, deadline)
+                          : decide_as_other(host, requested, deadline);
 }
 
 }  // namespace libddp::backend

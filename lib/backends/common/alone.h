@@ -11,7 +11,8 @@ namespace libddp::backend {
 
 inline void run_alone(const ddp_collective& c) {
     if (c.kind == DDP_COLLECTIVE_BARRIER || c.count == 0) return;
-    const bool reduces = c.kind == DDP_COLLECTIVE_ALLREDUCE || c.kind == DDP_COLLECTIVE_REDUCE_SCATTER;
+    const bool reduces =
+        c.kind == DDP_COLLECTIVE_ALLREDUCE || c.kind == DDP_COLLECTIVE_REDUCE_SCATTER;
     if (reduces)
         cpu::reduce(c.recv, &c.send, 1, c.count, c.dtype, c.op, c.scale);
     else if (c.send != c.recv)

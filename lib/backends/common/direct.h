@@ -1,5 +1,6 @@
-// Allreduce and reduce_scatter by sending straight to every peer, with the reduction of one chunk under way while others travel. Each rank
-// reduces its slice of the message, strictly in rank order, and sends it to all: the bits depend on nothing but the inputs.
+// Allreduce and reduce_scatter by sending straight to every peer, with the reduction of one chunk
+// under way while others travel. Each rank reduces its slice of the message, strictly in rank
+// order, and sends it to all: the bits depend on nothing but the inputs.
 #pragma once
 
 #include <algorithm>
@@ -17,17 +18,19 @@ namespace libddp::backend {
 
 // Peers is what a transport offers to one operation:
 //
-//     kChunk, kWindow                         bytes of a chunk; how many of each peer may be on their way or waiting to be reduced
+//     kChunk, kWindow                         bytes of a chunk; how many of each peer may be under way
 //     rank(), size(), memory                  memory: a ScratchMemory
-//     exchange.begin(), exchange.finish()     before the first message; no result is written before finish() returns
-//     expect(peer, into, bytes, missing, k)   chunk k is to come, which takes 1 from *missing; in the order in which the peer sends
+//     exchange.begin(), exchange.finish()     nothing is sent before, and no result written
+//     expect(peer, into, bytes, missing, k)   chunk k is next, and takes 1 from *missing
 //     send(peer, data, bytes, k)              data stays as it is until wait_sent()
 //     wait(deadline, done), wait_sent(deadline)
 //
-// Each rank goes round the others beginning with its neighbour, so that they do not all send to the same one first.
+// Each rank goes round the others beginning with its neighbour, so that they do not all send to the
+// same one first.
 template <class Peers, class Call>
 void each_after(const Peers& peers, Call call) {
-    for (int distance = 1; distance < peers.size(); ++distance) call((peers.rank() + distance) % peers.size());
+    for (int distance = 1; distance < peers.size(); ++distance)
+        call((peers.rank() + distance) % peers.size());
 }
 template <class Peers, class Call>
 void each_before(const Peers& peers, Call call) {
@@ -35,16 +38,19 @@ void each_before(const Peers& peers, Call call) {
         call((peers.rank() + peers.size() - distance) % peers.size());
 }
 
-// The reduce-scatter: this rank's slice arrives from every peer in chunks and is reduced in rank order.
+// The reduce-scatter: this rank's slice arrives from every peer in chunks and is reduced in rank
+// order.
 template <class Peers>
 class SliceReduction {
 public:
     SliceReduction(Peers& peers, const ddp_collective& c, const Cut& cut, const Deadline& deadline)
         : peers_(peers), c_(c), cut_(cut), deadline_(deadline) {
-        const std::size_t largest = std::min(cut_.chunk, std::max<std::size_t>(1, cut_.size(peers_.rank())));
+        const std::size_t largest =
+            std::min(cut_.chunk, std::max<std::size_t>(1, cut_.size(peers_.rank())));
         slot_bytes_ = align_up(largest * cut_.element);
         slots_ = std::min(Peers::kWindow, std::max<std::size_t>(1, cut_.chunks(peers_.rank())));
-        staged_ = peers_.memory.require(slots_ * slot_bytes_ * static_cast<std::size_t>(peers_.size()));
+        staged_ =
+            peers_.memory.require(slots_ * slot_bytes_ * static_cast<std::size_t>(peers_.size()));
         missing_.assign(cut_.chunks(peers_.rank()), peers_.size() - 1);
     }
 
@@ -55,11 +61,13 @@ public:
         for (std::size_t k = 0; k < cut_.most_chunks(peers_.size()); ++k)
             each_after(peers_, [&](int peer) {
                 if (k < cut_.chunks(peer))
-                    peers_.send(peer, data + cut_.offset(peer, k), cut_.chunk_size(peer, k) * cut_.element, k);
+                    peers_.send(peer, data + cut_.offset(peer, k),
+                                cut_.chunk_size(peer, k) * cut_.element, k);
             });
     }
 
-    // Reduces into `out` and calls done(k) after each chunk of the own slice, and queued() once all chunks are expected.
+    // Reduces into `out` and calls done(k) after each chunk of the own slice, and queued() once all
+    // chunks are expected.
     template <class Done, class Queued>
     void reduce_into(std::byte* out, Done done, Queued queued) {
         const int rank = peers_.rank();
@@ -70,9 +78,10 @@ public:
             peers_.wait(deadline_, [&] { return missing_[k] == 0; });
             const std::size_t offset = k * cut_.chunk * cut_.element;
             for (int peer = 0; peer < peers_.size(); ++peer)
-                inputs[static_cast<std::size_t>(peer)] = peer == rank ? own + offset : slot(peer, k);
-            cpu::reduce(out + offset, inputs.data(), inputs.size(), cut_.chunk_size(rank, k), c_.dtype, c_.op,
-                        c_.scale);
+                inputs[static_cast<std::size_t>(peer)] =
+                    peer == rank ? own + offset : slot(peer, k);
+            cpu::reduce(out + offset, inputs.data(), inputs.size(), cut_.chunk_size(rank, k),
+                        c_.dtype, c_.op, c_.scale);
             if (k + slots_ < missing_.size()) {
                 receive(k + slots_);
                 if (k + slots_ + 1 == missing_.size()) queued();
@@ -87,7 +96,8 @@ private:
     }
     void receive(std::size_t k) {
         each_before(peers_, [&](int peer) {
-            peers_.expect(peer, slot(peer, k), cut_.chunk_size(peers_.rank(), k) * cut_.element, &missing_[k], k);
+            peers_.expect(peer, slot(peer, k), cut_.chunk_size(peers_.rank(), k) * cut_.element,
+                          &missing_[k], k);
         });
     }
 
@@ -120,12 +130,13 @@ void small_allreduce(Peers& peers, const ddp_collective& c, const Deadline& dead
     cpu::reduce(c.recv, inputs.data(), inputs.size(), c.count, c.dtype, c.op, c.scale);
 }
 
-// Up to this many bytes each rank sends its whole message to all others and reduces everything itself: one message of latency instead of
-// two, for up to P/2 times the bytes.
+// Up to this many bytes each rank sends its whole message to all others and reduces everything
+// itself: one message of latency instead of two, for up to P/2 times the bytes.
 inline constexpr std::size_t kSmall = std::size_t{32} << 10;
 
-// In place, a peer's result arrives where this rank's own input for that peer stood. That is safe: the peer sends a chunk of the
-// result only after it has received this rank's input for the same chunk.
+// In place, a peer's result arrives where this rank's own input for that peer stood. That is safe:
+// the peer sends a chunk of the result only after it has received this rank's input for the same
+// chunk.
 template <class Peers>
 void direct_allreduce(Peers peers, const ddp_collective& c, const Deadline& deadline) {
     if (c.count * dtype_size(c.dtype) <= kSmall) return small_allreduce(peers, c, deadline);
@@ -142,12 +153,14 @@ void direct_allreduce(Peers peers, const ddp_collective& c, const Deadline& dead
             each_before(peers, [&](int peer) {
                 if (k >= cut.chunks(peer)) return;
                 ++missing;
-                peers.expect(peer, result + cut.offset(peer, k), cut.chunk_size(peer, k) * cut.element, &missing, k);
+                peers.expect(peer, result + cut.offset(peer, k),
+                             cut.chunk_size(peer, k) * cut.element, &missing, k);
             });
     };
     const auto send_result = [&](std::size_t k) {
         each_after(peers, [&](int peer) {
-            peers.send(peer, result + cut.offset(rank, k), cut.chunk_size(rank, k) * cut.element, k);
+            peers.send(peer, result + cut.offset(rank, k), cut.chunk_size(rank, k) * cut.element,
+                       k);
         });
     };
     reduction.reduce_into(result + cut.offset(rank, 0), send_result, expect_results);
@@ -157,7 +170,8 @@ void direct_allreduce(Peers peers, const ddp_collective& c, const Deadline& dead
 
 template <class Peers>
 void direct_reduce_scatter(Peers peers, const ddp_collective& c, const Deadline& deadline) {
-    const Cut cut = make_cut(c.count * static_cast<std::size_t>(peers.size()), c.count, Peers::kChunk, c.dtype);
+    const Cut cut =
+        make_cut(c.count * static_cast<std::size_t>(peers.size()), c.count, Peers::kChunk, c.dtype);
     SliceReduction<Peers> reduction(peers, c, cut, deadline);
     peers.exchange.begin(c, deadline);
     reduction.start();

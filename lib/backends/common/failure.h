@@ -1,4 +1,5 @@
-// The failure that breaks a transport, once: the first failure stands, and every later call gets it.
+// The failure that breaks a transport, once: the first failure stands, and every later call gets
+// it.
 #pragma once
 
 #include <atomic>
@@ -26,8 +27,8 @@ public:
         if (failed()) throw Error(get());
     }
 
-    // Carries out an operation of the transport. What it throws is a failure. broken(info): what this rank does about a failure before it is
-    // thrown, in this call and in every later one.
+    // Carries out an operation of the transport. What it throws is a failure. broken(info): what
+    // this rank does about a failure before it is thrown, in this call and in every later one.
     template <class Operation, class Broken>
     void guard(Operation operation, Broken broken) {
         const auto throw_failure = [&] {

@@ -18,7 +18,9 @@ struct Cut {
     std::size_t chunk;    // elements of every chunk of a slice but the last one
     std::size_t total;    // elements
 
-    std::size_t begin(int rank) const { return std::min(static_cast<std::size_t>(rank) * slice, total); }
+    std::size_t begin(int rank) const {
+        return std::min(static_cast<std::size_t>(rank) * slice, total);
+    }
     std::size_t size(int rank) const { return begin(rank + 1) - begin(rank); }
     std::size_t chunks(int rank) const { return (size(rank) + chunk - 1) / chunk; }
     // The chunks of the longest slice.
@@ -27,24 +29,30 @@ struct Cut {
         for (int rank = 0; rank < ranks; ++rank) most = std::max(most, chunks(rank));
         return most;
     }
-    std::size_t chunk_size(int rank, std::size_t k) const { return std::min(chunk, size(rank) - k * chunk); }
+    std::size_t chunk_size(int rank, std::size_t k) const {
+        return std::min(chunk, size(rank) - k * chunk);
+    }
     // Where a chunk begins in the message, in bytes.
-    std::size_t offset(int rank, std::size_t k) const { return (begin(rank) + k * chunk) * element; }
+    std::size_t offset(int rank, std::size_t k) const {
+        return (begin(rank) + k * chunk) * element;
+    }
 };
 
-inline Cut make_cut(std::size_t total, std::size_t slice, std::size_t chunk_bytes, ddp_dtype dtype) {
+inline Cut make_cut(std::size_t total, std::size_t slice, std::size_t chunk_bytes,
+                    ddp_dtype dtype) {
     const std::size_t element = dtype_size(dtype);
     return {element, slice, chunk_bytes / element, total};
 }
 
 // Slices as equal as whole cache lines allow.
 inline Cut cut_evenly(std::size_t total, int ranks, std::size_t chunk_bytes, ddp_dtype dtype) {
-    const std::size_t even = (total + static_cast<std::size_t>(ranks) - 1) / static_cast<std::size_t>(ranks);
+    const std::size_t even =
+        (total + static_cast<std::size_t>(ranks) - 1) / static_cast<std::size_t>(ranks);
     return make_cut(total, align_up(even), chunk_bytes, dtype);
 }
 
-// A binomial tree over ranks counted from the root: a rank's parent is the rank without its lowest set bit, and its children add
-// one bit below that.
+// A binomial tree over ranks counted from the root: a rank's parent is the rank without its lowest
+// set bit, and its children add one bit below that.
 struct Tree {
     int parent = -1;
     std::vector<int> children;  // the largest subtree first

@@ -17,7 +17,9 @@ std::string host_of_rank(const Keys& keys, int rank, const Deadline& deadline) {
         return keys.get(std::to_string(rank), deadline);
     } catch (const Error& error) {
         if (error.info().code != DDP_ERROR_TIMEOUT) throw;
-        throw Error(ErrorInfo{DDP_ERROR_TIMEOUT, str("rank ", rank, " did not say in time which host it is on"), rank});
+        throw Error(ErrorInfo{DDP_ERROR_TIMEOUT,
+                              str("rank ", rank, " did not say in time which host it is on"),
+                              rank});
     }
 }
 
@@ -38,7 +40,8 @@ std::vector<int> read_hosts(const std::string& told, int world) {
 }  // namespace
 
 Topology::Topology(std::vector<int> host_of, int rank) : host_of_(std::move(host_of)) {
-    ranks_.resize(static_cast<std::size_t>(*std::max_element(host_of_.begin(), host_of_.end())) + 1);
+    ranks_.resize(static_cast<std::size_t>(*std::max_element(host_of_.begin(), host_of_.end())) +
+                  1);
     for (std::size_t r = 0; r < host_of_.size(); ++r)
         ranks_[static_cast<std::size_t>(host_of_[r])].push_back(static_cast<int>(r));
     host_ = this->host_of(rank);
@@ -49,7 +52,8 @@ Topology::Topology(std::vector<int> host_of, int rank) : host_of_(std::move(host
     most_ = static_cast<int>(std::max_element(ranks_.begin(), ranks_.end(), smaller)->size());
 }
 
-// Rank 0 collects and tells, so that the store answers a few questions a rank and not one for each pair.
+// Rank 0 collects and tells, so that the store answers a few questions a rank and not one for each
+// pair.
 Topology find_topology(const ddp_backend_host& host, const Deadline& deadline) {
     const Keys keys(host, "topology/");
     std::vector<int> host_of;
@@ -65,8 +69,9 @@ Topology find_topology(const ddp_backend_host& host, const Deadline& deadline) {
     } else {
         keys.set(std::to_string(host.rank), host_id());
         // Rank 0 knows who is missing, so it is the first to say that time is over.
-        host_of =
-            read_hosts(keys.get("hosts", Deadline::after_ms(deadline.remaining_ms() + kRank0FirstMs)), host.world_size);
+        host_of = read_hosts(
+            keys.get("hosts", Deadline::after_ms(deadline.remaining_ms() + kRank0FirstMs)),
+            host.world_size);
     }
     return Topology(std::move(host_of), host.rank);
 }

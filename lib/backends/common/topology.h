@@ -33,7 +33,8 @@ private:
     int host_ = 0, local_rank_ = 0, fewest_ = 0, most_ = 0;
 };
 
-// Every rank says where it is. One that cannot share memory counts as a host of its own. Once for a group. Throws Error.
+// Every rank says where it is. One that cannot share memory counts as a host of its own. Once for a
+// group. Throws Error.
 Topology find_topology(const ddp_backend_host& host, const Deadline& deadline);
 
 }  // namespace libddp::backend

@@ -21,7 +21,9 @@ void broadcast(Mesh& mesh, const ddp_collective& c, const Deadline& deadline) {
     const std::size_t bytes = c.count * dtype_size(c.dtype);
     const std::uint64_t tag = mesh.new_tag();
     const auto buffer = mesh.buffer(c.recv, bytes);
-    const auto piece_at = [bytes](std::size_t begin) { return std::min(kBroadcastPiece, bytes - begin); };
+    const auto piece_at = [bytes](std::size_t begin) {
+        return std::min(kBroadcastPiece, bytes - begin);
+    };
     // The root may hand its data over in `send`; everyone's result is in `recv`.
     if (tree.parent < 0 && c.send != c.recv) std::memcpy(c.recv, c.send, bytes);
     if (tree.parent >= 0)

@@ -22,7 +22,8 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// Gloo's view of the group's store. Every wait ends at the deadline, whatever timeout Gloo passes or does not pass.
+// Gloo's view of the group's store. Every wait ends at the deadline, whatever timeout Gloo passes
+// or does not pass.
 class StoreAdapter final : public ::gloo::rendezvous::Store {
 public:
     StoreAdapter(const ddp_backend_host& host, const Deadline& deadline, int number)
@@ -35,8 +36,8 @@ public:
     std::vector<char> get(const std::string& given) override {
         const std::string key = without_grouping(given);
         last_key_ = key;
-        // A store that still has the key answers at once, also when time is up: then no further connection may be
-        // tried.
+        // A store that still has the key answers at once, also when time is up: then no further
+        // connection may be tried.
         if (deadline_.expired()) fail(DDP_ERROR_TIMEOUT, "time ran out");
         const std::string value = keys_.get(key, deadline_);
         return {value.begin(), value.end()};
@@ -48,18 +49,21 @@ public:
 
     void wait(const std::vector<std::string>& keys, const milliseconds&) override { wait(keys); }
 
-    // The rank Gloo was about to connect with; -1 if that cannot be told from the keys of this version: "3", "rank_3".
+    // The rank Gloo was about to connect with; -1 if that cannot be told from the keys of this
+    // version: "3", "rank_3".
     int current_peer() const {
         const auto begin = last_key_.starts_with("rank_") ? 5U : 0U;
         const std::string rank = last_key_.substr(begin);
-        const bool number = !rank.empty() && rank.size() < 9 && std::all_of(rank.begin(), rank.end(), ::isdigit);
+        const bool number =
+            !rank.empty() && rank.size() < 9 && std::all_of(rank.begin(), rank.end(), ::isdigit);
         return number ? std::stoi(rank) : -1;
     }
 
 private:
     // Gloo writes ranks in the locale of the host program, which may group digits.
     static std::string without_grouping(std::string key) {
-        std::erase_if(key, [](unsigned char letter) { return !std::isalnum(letter) && letter != '_'; });
+        std::erase_if(key,
+                      [](unsigned char letter) { return !std::isalnum(letter) && letter != '_'; });
         return key;
     }
 
@@ -95,8 +99,8 @@ bool lacks_resources(const std::string& reason) {
 std::string peer_description(const ddp_backend_host& host, int peer, int number) {
     if (peer < 0) return "another rank";
     try {
-        return str("rank ", peer, " (", listening(host, number).get(std::to_string(peer), Deadline::after_ms(100)),
-                   ")");
+        return str("rank ", peer, " (",
+                   listening(host, number).get(std::to_string(peer), Deadline::after_ms(100)), ")");
     } catch (const Error&) {
         return str("rank ", peer);
     }
@@ -121,9 +125,9 @@ std::shared_ptr<::gloo::Context> connect_all(const ddp_backend_host& host,
                                              const Deadline& deadline, int number) {
     listening(host, number).set(std::to_string(host.rank), device->str());
     auto context = std::make_shared<::gloo::rendezvous::Context>(host.rank, host.world_size);
-    // All ranks have arrived (choose_address), so a connection takes milliseconds. Gloo allows each one 5 times the
-    // context's timeout, and asks the store before each: no new one after half of the time, and half for the last,
-    // makes the whole bounded.
+    // All ranks have arrived (choose_address), so a connection takes milliseconds. Gloo allows each
+    // one 5 times the context's timeout, and asks the store before each: no new one after half of
+    // the time, and half for the last, makes the whole bounded.
     const std::int64_t left = std::max<std::int64_t>(2, deadline.remaining_ms());
     const Deadline last_start = Deadline::after_ms(left / 2);
     context->setTimeout(milliseconds(std::max<std::int64_t>(1, left / 10)));
@@ -142,12 +146,13 @@ std::shared_ptr<::gloo::Context> connect_all(const ddp_backend_host& host,
         fail(DDP_ERROR_LIMIT, "Gloo cannot connect: ", reason,
              "; raise the limit of open files (ulimit -n) or of memory");
     const int peer = store->current_peer();
-    throw Error(
-        ErrorInfo{DDP_ERROR_UNAVAILABLE,
-                  str("rank ", host.rank, ", listening on ", device->str(), ", could not connect with ",
-                      peer_description(host, peer, number), ": ", reason,
-                      "; choose another network with the option iface=NAME or host=ADDRESS, or the variable DDP_IFACE"),
-                  peer});
+    throw Error(ErrorInfo{
+        DDP_ERROR_UNAVAILABLE,
+        str("rank ", host.rank, ", listening on ", device->str(), ", could not connect with ",
+            peer_description(host, peer, number), ": ", reason,
+            "; choose another network with the option iface=NAME or host=ADDRESS, or the variable "
+            "DDP_IFACE"),
+        peer});
 }
 
 }  // namespace libddp::gloo_tcp

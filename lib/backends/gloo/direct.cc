@@ -11,7 +11,8 @@
 namespace libddp::gloo_tcp {
 namespace {
 
-// Messages between two ranks are in order, so that one tag serves a whole operation. Each has a buffer of its own.
+// Messages between two ranks are in order, so that one tag serves a whole operation. Each has a
+// buffer of its own.
 class Peers {
 public:
     static constexpr std::size_t kChunk = std::size_t{512} << 10, kWindow = 4;
@@ -54,11 +55,13 @@ private:
 
 }  // namespace
 
-void direct_allreduce(Mesh& mesh, ScratchMemory& memory, const ddp_collective& c, const Deadline& deadline) {
+void direct_allreduce(Mesh& mesh, ScratchMemory& memory, const ddp_collective& c,
+                      const Deadline& deadline) {
     backend::direct_allreduce(Peers(mesh, memory), c, deadline);
 }
 
-void direct_reduce_scatter(Mesh& mesh, ScratchMemory& memory, const ddp_collective& c, const Deadline& deadline) {
+void direct_reduce_scatter(Mesh& mesh, ScratchMemory& memory, const ddp_collective& c,
+                           const Deadline& deadline) {
     backend::direct_reduce_scatter(Peers(mesh, memory), c, deadline);
 }
 

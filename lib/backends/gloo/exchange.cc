@@ -51,8 +51,9 @@ Exchange::Exchange(Mesh& mesh) : mesh_(mesh) {
 
 Exchange::~Exchange() = default;
 
-// Receives are posted one exchange ahead: then a sender need not wait to hear that there is room for its message.
-// A peer that left after the last collective is missed only by the next exchange, if there is one.
+// Receives are posted one exchange ahead: then a sender need not wait to hear that there is room
+// for its message. A peer that left after the last collective is missed only by the next exchange,
+// if there is one.
 void Exchange::post(Partner& partner) {
     try {
         partner.receive->recv(partner.from, partner.tag, 0, sizeof(Frame));
@@ -62,12 +63,14 @@ void Exchange::post(Partner& partner) {
     }
 }
 
-std::optional<Exchange::Difference> Exchange::compare(const void* bytes, std::size_t size, const Deadline& deadline) {
+std::optional<Exchange::Difference> Exchange::compare(const void* bytes, std::size_t size,
+                                                      const Deadline& deadline) {
     state_ = Frame{};
     state_.own.size = static_cast<std::uint32_t>(size);
     state_.culprit = -1;
     std::memcpy(state_.own.bytes, bytes, size);
-    // A rank that knows of a difference goes on to the last round, because others learn it from this rank.
+    // A rank that knows of a difference goes on to the last round, because others learn it from
+    // this rank.
     for (std::size_t i = 0; i < rounds_.size(); ++i) {
         outgoing_[i] = state_;
         run_round(rounds_[i], deadline);
@@ -86,8 +89,8 @@ std::optional<Exchange::Difference> Exchange::compare(const void* bytes, std::si
 
 void Exchange::run_round(std::vector<Partner>& round, const Deadline& deadline) {
     Buffer& send = *send_[static_cast<std::size_t>(&round - rounds_.data())];
-    // A peer that disagreed may have left already. The message that the others (and it) sent before is here or on its way, and says
-    // more than the broken connection does.
+    // A peer that disagreed may have left already. The message that the others (and it) sent before
+    // is here or on its way, and says more than the broken connection does.
     std::exception_ptr broken;
     for (Partner& partner : round) {
         try {
@@ -122,9 +125,11 @@ void Exchange::absorb(const Partner& partner) {
     }
 }
 
-// The first wait that timed out has broken all connections, but what came before then is still to be had. Connections that
-// broke before, to ranks that had sent nothing, may be the work of a rank whose own wait timed out a moment earlier.
-void Exchange::report_missing(std::vector<Partner>& round, std::size_t rest, std::vector<int> silent) {
+// The first wait that timed out has broken all connections, but what came before then is still to
+// be had. Connections that broke before, to ranks that had sent nothing, may be the work of a rank
+// whose own wait timed out a moment earlier.
+void Exchange::report_missing(std::vector<Partner>& round, std::size_t rest,
+                              std::vector<int> silent) {
     for (std::size_t i = rest; i < round.size(); ++i) {
         try {
             round[i].receive->waitRecv(std::chrono::milliseconds(1));
@@ -136,7 +141,8 @@ void Exchange::report_missing(std::vector<Partner>& round, std::size_t rest, std
     for (const int rank : silent) missing << (missing.tellp() > 0 ? ", " : "") << rank;
     // In a dissemination round the sender may itself be waiting for someone else.
     const bool certain = rounds_.size() == 1;
-    throw Error(ErrorInfo{DDP_ERROR_TIMEOUT, str("no sign of rank ", missing.str(), " before the timeout"),
+    throw Error(ErrorInfo{DDP_ERROR_TIMEOUT,
+                          str("no sign of rank ", missing.str(), " before the timeout"),
                           certain ? silent.front() : -1});
 }
 

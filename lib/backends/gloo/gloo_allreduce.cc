@@ -74,14 +74,17 @@ void gloo_allreduce(Mesh& mesh, Watchdog& watchdog, Algorithm algorithm, const d
     ::gloo::AllreduceOptions options(mesh.context());
     Tracked tracked(mesh);  // gone before the options, which own the buffers
     set_memory(options, c, tracked);
-    options.setReduceFunction([dtype = c.dtype, op = c.op](void* out, const void* a, const void* b, std::size_t count) {
-        const void* inputs[] = {a, b};
-        cpu::reduce(out, inputs, 2, count, dtype, op, 1);
-    });
-    options.setAlgorithm(algorithm == Algorithm::kBcube ? ::gloo::AllreduceOptions::Algorithm::BCUBE
-                                                        : ::gloo::AllreduceOptions::Algorithm::RING);
+    options.setReduceFunction(
+        [dtype = c.dtype, op = c.op](void* out, const void* a, const void* b, std::size_t count) {
+            const void* inputs[] = {a, b};
+            cpu::reduce(out, inputs, 2, count, dtype, op, 1);
+        });
+    options.setAlgorithm(algorithm == Algorithm::kBcube
+                             ? ::gloo::AllreduceOptions::Algorithm::BCUBE
+                             : ::gloo::AllreduceOptions::Algorithm::RING);
     options.setTag(mesh.new_gloo_tag());
-    options.setTimeout(std::chrono::milliseconds(std::max<std::int64_t>(1, deadline.remaining_ms())));
+    options.setTimeout(
+        std::chrono::milliseconds(std::max<std::int64_t>(1, deadline.remaining_ms())));
     watchdog.arm(deadline);
     try {
         ::gloo::allreduce(options);

@@ -27,9 +27,10 @@ std::chrono::milliseconds remaining(const Deadline& deadline) {
 
 }  // namespace
 
-// Closing a connection from outside the loop's thread waits for the loop's next iteration, which comes with the next
-// event or after 10 ms: for 16 peers too long to keep the promise that an abort takes less than 100 ms. While this
-// handler's descriptor is readable, the loop iterates without pause.
+// Closing a connection from outside the loop's thread waits for the loop's next iteration, which
+// comes with the next event or after 10 ms: for 16 peers too long to keep the promise that an abort
+// takes less than 100 ms. While this handler's descriptor is readable, the loop iterates without
+// pause.
 class Mesh::LoopTicker final : private ::gloo::transport::tcp::Handler {
 public:
     explicit LoopTicker(const std::shared_ptr<::gloo::transport::Device>& device);
@@ -53,7 +54,8 @@ private:
     void start();
     void stop();
 
-    std::shared_ptr<::gloo::transport::tcp::Device> device_;  // null if the device is of another kind
+    // null if the device is of another kind
+    std::shared_ptr<::gloo::transport::tcp::Device> device_;
     const Descriptor event_;
 };
 
@@ -80,7 +82,8 @@ void Mesh::LoopTicker::stop() {
     eventfd_read(event_.get(), &value);
 }
 
-Mesh::Mesh(const ddp_backend_host& host, const std::string& address, const Deadline& deadline, int number)
+Mesh::Mesh(const ddp_backend_host& host, const std::string& address, const Deadline& deadline,
+           int number)
     : rank_(host.rank),
       size_(host.world_size),
       device_(create_device(address)),
@@ -124,20 +127,22 @@ void Mesh::end_waits() {
     }
 }
 
-// A receive that times out is what makes Gloo break every pair of a context and wake every operation on it.
-// closeConnections() would close the sockets, but leave local operations asleep; and it resets connections, which
-// throws away what a peer has yet to receive of an operation that is complete here.
+// A receive that times out is what makes Gloo break every pair of a context and wake every
+// operation on it. closeConnections() would close the sockets, but leave local operations asleep;
+// and it resets connections, which throws away what a peer has yet to receive of an operation that
+// is complete here.
 void Mesh::poison() {
     const SigpipeGuard guard;
     const Lock lock(poison_mutex_);
     if (poisoned_) return;
     poisoned_ = true;
     const LoopTicker::Ticking ticking(*ticker_);
-    // The receive only times out on a pair that is whole; so when a peer is gone, the next one has to do. Once one has
-    // timed out all pairs are broken, and the others throw at once.
+    // The receive only times out on a pair that is whole; so when a peer is gone, the next one has
+    // to do. Once one has timed out all pairs are broken, and the others throw at once.
     for (int peer = 0; peer < size_; ++peer)
         if (peer != rank_) time_out_one_receive(peer);
-    // Gloo forgets a send whose write fails on the loop's thread: nothing but this ends the wait for it.
+    // Gloo forgets a send whose write fails on the loop's thread: nothing but this ends the wait
+    // for it.
     end_waits();
     for (Mesh* other : others_) other->poison();
 }

@@ -35,9 +35,10 @@ using BufferPtr = std::unique_ptr<Buffer, BufferDeleter>;
 
 class Mesh {
 public:
-    // Listens on `address` and connects with every rank before the deadline. number: of this mesh among
-    // those between these ranks.
-    Mesh(const ddp_backend_host& host, const std::string& address, const Deadline& deadline, int number = 0);
+    // Listens on `address` and connects with every rank before the deadline. number: of this mesh
+    // among those between these ranks.
+    Mesh(const ddp_backend_host& host, const std::string& address, const Deadline& deadline,
+         int number = 0);
     ~Mesh();
     Mesh(const Mesh&) = delete;
     Mesh& operator=(const Mesh&) = delete;
@@ -46,14 +47,14 @@ public:
     int size() const { return size_; }
     const std::shared_ptr<::gloo::Context>& context() const { return context_; }
 
-    // Memory that Gloo may send from or receive into. Several operations may be under way on one buffer, in each
-    // direction; waits count completions and do not say which one completed, except that operations with one peer and
-    // tag are in order.
+    // Memory that Gloo may send from or receive into. Several operations may be under way on one
+    // buffer, in each direction; waits count completions and do not say which one completed, except
+    // that operations with one peer and tag are in order.
     BufferPtr buffer(void* memory, std::size_t size);
     BufferPtr buffer(const void* memory, std::size_t size);
 
-    // For a buffer that this object did not make: waits on it end when the mesh is poisoned. Between the two calls it
-    // must live.
+    // For a buffer that this object did not make: waits on it end when the mesh is poisoned.
+    // Between the two calls it must live.
     void track(Buffer& buffer);
     void untrack(Buffer& buffer);
 
@@ -62,11 +63,12 @@ public:
     // The same for Gloo's own collectives, which take 32 bits.
     std::uint32_t new_gloo_tag() { return next_gloo_tag_++; }
 
-    // Closes every connection and makes every operation under way on this rank throw. Any thread, any number of times;
-    // returns when it is done. Peers notice at once.
+    // Closes every connection and makes every operation under way on this rank throw. Any thread,
+    // any number of times; returns when it is done. Peers notice at once.
     void poison();
     bool poisoned() const { return poisoned_; }
-    // From now on the other mesh, which must live as long, is poisoned with this one. Before anything is poisoned.
+    // From now on the other mesh, which must live as long, is poisoned with this one. Before
+    // anything is poisoned.
     void also_poison(Mesh& other) { others_.push_back(&other); }
     // Ends one wait in each direction on every buffer.
     void end_waits();
@@ -93,8 +95,8 @@ private:
     std::unordered_set<Buffer*> buffers_ DDP_GUARDED_BY(buffers_mutex_);
 };
 
-// Wait for one completion. They throw what Gloo throws when the deadline passes or a connection breaks; either way this
-// rank's connections are then of no more use.
+// Wait for one completion. They throw what Gloo throws when the deadline passes or a connection
+// breaks; either way this rank's connections are then of no more use.
 void wait_recv(Buffer& buffer, const Deadline& deadline);
 void wait_send(Buffer& buffer, const Deadline& deadline);
 

@@ -1,4 +1,5 @@
-// The collectives, each for a world of at least 2 and a count of at least 1. They throw what Gloo throws, or Error.
+// The collectives, each for a world of at least 2 and a count of at least 1. They throw what Gloo
+// throws, or Error.
 #pragma once
 
 #include <cstddef>
@@ -11,10 +12,12 @@
 
 namespace libddp::gloo_tcp {
 
-// Each rank reduces its slice of the vector, strictly in rank order, and sends it to all: the bits depend on nothing
-// but the inputs.
-void direct_allreduce(Mesh& mesh, ScratchMemory& memory, const ddp_collective& c, const Deadline& deadline);
-void direct_reduce_scatter(Mesh& mesh, ScratchMemory& memory, const ddp_collective& c, const Deadline& deadline);
+// Each rank reduces its slice of the vector, strictly in rank order, and sends it to all: the bits
+// depend on nothing but the inputs.
+void direct_allreduce(Mesh& mesh, ScratchMemory& memory, const ddp_collective& c,
+                      const Deadline& deadline);
+void direct_reduce_scatter(Mesh& mesh, ScratchMemory& memory, const ddp_collective& c,
+                           const Deadline& deadline);
 
 // Gloo's ring or bcube, with libddp's kernels.
 void gloo_allreduce(Mesh& mesh, Watchdog& watchdog, Algorithm algorithm, const ddp_collective& c,

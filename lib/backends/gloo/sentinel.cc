@@ -14,16 +14,18 @@ namespace {
 // A wait that times out breaks the mesh, so this one must outlast any job. The destructor ends it.
 constexpr std::chrono::hours kTenYears{24 * 365 * 10};
 constexpr std::chrono::milliseconds kWakeInterval{10};
-// A wait that times out closes the connection, and with it what a slower peer is still to read: on a loaded machine this
-// rank may not run for a while. It is normally over in microseconds.
+// A wait that times out closes the connection, and with it what a slower peer is still to read: on
+// a loaded machine this rank may not run for a while. It is normally over in microseconds.
 constexpr std::int64_t kGoodbyeMs = 800;
 
 }  // namespace
 
-Sentinel::Sentinel(Mesh& mesh) : mesh_(mesh), tag_(mesh.new_tag()), goodbyes_(mesh.buffer(&inbox_, 1)) {
+Sentinel::Sentinel(Mesh& mesh)
+    : mesh_(mesh), tag_(mesh.new_tag()), goodbyes_(mesh.buffer(&inbox_, 1)) {
     for (int peer = 0; peer < mesh.size(); ++peer)
         if (peer != mesh.rank()) goodbyes_->recv(peer, tag_, 0, 1);
-    thread_ = quiet_thread([this] { persist("the sentinel of backend gloo", [this] { watch(); }); });
+    thread_ =
+        quiet_thread([this] { persist("the sentinel of backend gloo", [this] { watch(); }); });
 }
 
 Sentinel::~Sentinel() {
@@ -44,7 +46,8 @@ void Sentinel::watch() {
         broken_ = true;
         mesh_.poison();
     }
-    // Gloo's own collectives go on after a wait that was ended, and may then begin another that nothing ends.
+    // Gloo's own collectives go on after a wait that was ended, and may then begin another that
+    // nothing ends.
     Lock lock(mutex_);
     while (!stop_) {
         stopping_.wait_for(lock, kWakeInterval);
@@ -55,7 +58,8 @@ void Sentinel::watch() {
 void Sentinel::wait_for_goodbyes() {
     for (int peers = mesh_.size() - 1; peers > 0; --peers) {
         int rank = -1;
-        if (!goodbyes_->waitRecv(&rank, kTenYears)) throw std::runtime_error("the mesh was poisoned");
+        if (!goodbyes_->waitRecv(&rank, kTenYears))
+            throw std::runtime_error("the mesh was poisoned");
         departed_ = rank;
     }
 }

@@ -9,10 +9,11 @@
 
 namespace libddp::gloo_tcp {
 
-// Gloo wakes only the operations on the connection that broke. A rank that waits for a peer that is alive but stuck
-// behind the dead one would sleep until its timeout. So the sentinel keeps a receive posted on every connection, and
-// poisons the mesh when one of them breaks; that breaks this rank's other connections, and so on through the world. A
-// rank that leaves in good order says so first, because its peers may still be finishing what it has finished.
+// Gloo wakes only the operations on the connection that broke. A rank that waits for a peer that is
+// alive but stuck behind the dead one would sleep until its timeout. So the sentinel keeps a
+// receive posted on every connection, and poisons the mesh when one of them breaks; that breaks
+// this rank's other connections, and so on through the world. A rank that leaves in good order says
+// so first, because its peers may still be finishing what it has finished.
 class Sentinel {
 public:
     explicit Sentinel(Mesh& mesh);
@@ -20,7 +21,8 @@ public:
     Sentinel(const Sentinel&) = delete;
     Sentinel& operator=(const Sentinel&) = delete;
 
-    // Tells the peers that this rank leaves and that nothing is wrong. Takes a few milliseconds at most.
+    // Tells the peers that this rank leaves and that nothing is wrong. Takes a few milliseconds at
+    // most.
     void say_goodbye();
 
     // A rank that left in good order, or -1 if none did or some connection broke without a goodbye.

@@ -9,16 +9,18 @@
 namespace libddp::gloo_tcp {
 namespace {
 
-// Above this, the P - 1 connections that `direct` keeps busy and its P-way staging cost more than the ring's extra
-// rounds.
+// Above this, the P - 1 connections that `direct` keeps busy and its P-way staging cost more than
+// the ring's extra rounds.
 constexpr int kLargestDirectWorld = 16;
 
-// One set of connections has one thread that moves bytes. While it waits for the peer's, nothing moves.
+// One set of connections has one thread that moves bytes. While it waits for the peer's, nothing
+// moves.
 constexpr int kLanes = 2;
 constexpr int kMostLanes = 8;
 
 Algorithm automatic(int world_size, bool deterministic) {
-    return deterministic || world_size <= kLargestDirectWorld ? Algorithm::kDirect : Algorithm::kRing;
+    return deterministic || world_size <= kLargestDirectWorld ? Algorithm::kDirect
+                                                              : Algorithm::kRing;
 }
 
 Algorithm parse_algorithm(const std::string& name, const ddp_backend_host& host) {
@@ -28,7 +30,8 @@ Algorithm parse_algorithm(const std::string& name, const ddp_backend_host& host)
     if (name == "ring") {
         if (deterministic && host.world_size > 2)
             fail(DDP_ERROR_INVALID_ARGUMENT,
-                 "backend_options: algorithm=ring is not deterministic above 2 ranks; use algorithm=direct");
+                 "backend_options: algorithm=ring is not deterministic above 2 ranks; use "
+                 "algorithm=direct");
         return Algorithm::kRing;
     }
     if (name == "bcube") {
@@ -38,7 +41,8 @@ Algorithm parse_algorithm(const std::string& name, const ddp_backend_host& host)
                  "power of two, and it is ", host.world_size, "; use algorithm=direct");
         return Algorithm::kBcube;
     }
-    fail(DDP_ERROR_INVALID_ARGUMENT, "backend_options: algorithm '", name, "' is not one of auto, direct, ring, bcube");
+    fail(DDP_ERROR_INVALID_ARGUMENT, "backend_options: algorithm '", name,
+         "' is not one of auto, direct, ring, bcube");
 }
 
 int lanes_for(const std::string& text, Algorithm algorithm) {
@@ -68,8 +72,9 @@ std::uint32_t capabilities_of(Algorithm algorithm, int world_size) {
     // One rank only copies and scales, whatever the algorithm.
     if (world_size == 1 || algorithm == Algorithm::kDirect)
         return always | DDP_BACKEND_FUSES_SCALE | DDP_BACKEND_DETERMINISTIC;
-    const bool deterministic =
-        algorithm == Algorithm::kRing ? world_size == 2 : std::has_single_bit(static_cast<unsigned>(world_size));
+    const bool deterministic = algorithm == Algorithm::kRing
+                                   ? world_size == 2
+                                   : std::has_single_bit(static_cast<unsigned>(world_size));
     return deterministic ? always | DDP_BACKEND_DETERMINISTIC : always;
 }
 

@@ -25,8 +25,8 @@ ddp_collective part_of(const ddp_collective& c, std::size_t begin, std::size_t c
 
 }  // namespace
 
-SideMesh::SideMesh(const ddp_backend_host& host, const std::string& address, const Deadline& deadline, int number,
-                   Mesh& main)
+SideMesh::SideMesh(const ddp_backend_host& host, const std::string& address,
+                   const Deadline& deadline, int number, Mesh& main)
     : main_(main), mesh_(host, address, deadline, number) {
     thread_ = quiet_thread([this] { loop(); });
     try {
@@ -94,8 +94,8 @@ std::exception_ptr SideMesh::run(const ddp_collective& part, const Deadline& dea
     }
 }
 
-void allreduce_over_meshes(Mesh& main, ScratchMemory& memory, const SideMeshes& sides, const ddp_collective& c,
-                           const Deadline& deadline) {
+void allreduce_over_meshes(Mesh& main, ScratchMemory& memory, const SideMeshes& sides,
+                           const ddp_collective& c, const Deadline& deadline) {
     const std::size_t slice = c.count / static_cast<std::size_t>(main.size()) * dtype_size(c.dtype);
     const std::size_t meshes = std::clamp<std::size_t>(slice / kLeastSlice, 1, sides.size() + 1);
     if (meshes == 1) return direct_allreduce(main, memory, c, deadline);

@@ -16,13 +16,15 @@
 
 namespace libddp::gloo_tcp {
 
-// One mesh has one thread that moves bytes and one that reduces. While they wait for the peer's, the processors idle and
-// the wire is empty. A side mesh has connections and both threads of its own.
+// One mesh has one thread that moves bytes and one that reduces. While they wait for the peer's,
+// the processors idle and the wire is empty. A side mesh has connections and both threads of its
+// own.
 class SideMesh {
 public:
-    // Poisons `main` when its part of an operation fails, and is poisoned with it. Both live until the operation ends.
-    SideMesh(const ddp_backend_host& host, const std::string& address, const Deadline& deadline, int number,
-             Mesh& main);
+    // Poisons `main` when its part of an operation fails, and is poisoned with it. Both live until
+    // the operation ends.
+    SideMesh(const ddp_backend_host& host, const std::string& address, const Deadline& deadline,
+             int number, Mesh& main);
     ~SideMesh();
     SideMesh(const SideMesh&) = delete;
     SideMesh& operator=(const SideMesh&) = delete;
@@ -52,7 +54,7 @@ private:
 using SideMeshes = std::vector<std::unique_ptr<SideMesh>>;
 
 // direct_allreduce, with a long message divided among the main mesh and the side meshes.
-void allreduce_over_meshes(Mesh& main, ScratchMemory& memory, const SideMeshes& sides, const ddp_collective& c,
-                           const Deadline& deadline);
+void allreduce_over_meshes(Mesh& main, ScratchMemory& memory, const SideMeshes& sides,
+                           const ddp_collective& c, const Deadline& deadline);
 
 }  // namespace libddp::gloo_tcp

@@ -7,9 +7,9 @@
 
 namespace libddp::gloo_tcp {
 
-// Gloo writes to sockets without MSG_NOSIGNAL, so a peer that went away raises SIGPIPE in the thread that writes. While
-// a guard lives, the signal stays pending instead; the guard then swallows the one it caused and leaves an older one
-// alone.
+// Gloo writes to sockets without MSG_NOSIGNAL, so a peer that went away raises SIGPIPE in the
+// thread that writes. While a guard lives, the signal stays pending instead; the guard then
+// swallows the one it caused and leaves an older one alone.
 class SigpipeGuard {
 public:
     SigpipeGuard() {

@@ -26,8 +26,11 @@ std::string without_location(const std::string& message) {
 GlooTransport::GlooTransport(const ddp_backend_host& host)
     : world_size_(host.world_size), settings_(read_settings(host)) {
     if (world_size_ == 1) return;
-    // Where one is missing in the middle, Gloo may end the process. A loop needs 6, and each peer one.
-    require_descriptors(static_cast<std::size_t>(settings_.lanes) * static_cast<std::size_t>(world_size_ + 5), "Gloo");
+    // Where one is missing in the middle, Gloo may end the process. A loop needs 6, and each peer
+    // one.
+    require_descriptors(
+        static_cast<std::size_t>(settings_.lanes) * static_cast<std::size_t>(world_size_ + 5),
+        "Gloo");
     const Deadline deadline = Deadline::after_ms(host.timeout_ms);
     const std::string address = backend::choose_address(host, settings_.network, deadline);
     mesh_ = std::make_unique<Mesh>(host, address, deadline);
@@ -38,14 +41,16 @@ GlooTransport::GlooTransport(const ddp_backend_host& host)
         exchange_ = std::make_unique<Exchange>(*mesh_);
     } catch (const ::gloo::IoException& error) {
         // Another rank has failed since it connected, and has closed its connections.
-        throw Error(ErrorInfo{DDP_ERROR_RANK_FAILED, "a rank went away: " + without_location(error.what())});
+        throw Error(ErrorInfo{DDP_ERROR_RANK_FAILED,
+                              "a rank went away: " + without_location(error.what())});
     }
     if (settings_.algorithm != Algorithm::kDirect) watchdog_ = std::make_unique<Watchdog>(*mesh_);
 }
 
 GlooTransport::~GlooTransport() {
     if (!mesh_) return;
-    // After a mismatch, too: peers may still be finding out, and a broken connection would hide the reason from them.
+    // After a mismatch, too: peers may still be finding out, and a broken connection would hide the
+    // reason from them.
     if (!failure_.failed() || failure_.get().code == DDP_ERROR_MISMATCH) sentinel_->say_goodbye();
     mesh_->poison();
 }
@@ -82,23 +87,25 @@ void GlooTransport::dispatch(const ddp_collective& c, const Deadline& deadline) 
 void GlooTransport::barrier(const Deadline& deadline) {
     static constexpr char kBarrier[] = "barrier";
     if (auto difference = exchange_->compare(kBarrier, sizeof kBarrier, deadline))
-        throw Error(
-            ErrorInfo{DDP_ERROR_MISMATCH,
-                      str("rank ", difference->rank, " is not in the barrier that rank ", mesh_->rank(), " is in"),
-                      difference->rank});
+        throw Error(ErrorInfo{DDP_ERROR_MISMATCH,
+                              str("rank ", difference->rank, " is not in the barrier that rank ",
+                                  mesh_->rank(), " is in"),
+                              difference->rank});
 }
 
-void GlooTransport::match(const void* mine, void* theirs, std::size_t size, std::int64_t timeout_ms) {
-    if (size > Exchange::kMaxBytes) fail(DDP_ERROR_INTERNAL, "a signature of ", size, " bytes is too long");
+void GlooTransport::match(const void* mine, void* theirs, std::size_t size,
+                          std::int64_t timeout_ms) {
+    if (size > Exchange::kMaxBytes)
+        fail(DDP_ERROR_INTERNAL, "a signature of ", size, " bytes is too long");
     const Deadline deadline = Deadline::after_ms(timeout_ms);
     guarded(deadline, [&] {
         if (world_size_ == 1) return;
         if (auto difference = exchange_->compare(mine, size, deadline)) {
             std::memcpy(theirs, difference->bytes.data(), size);
-            throw Error(
-                ErrorInfo{DDP_ERROR_MISMATCH,
-                          str("rank ", difference->rank, " is about to do something else than rank ", mesh_->rank()),
-                          difference->rank});
+            throw Error(ErrorInfo{DDP_ERROR_MISMATCH,
+                                  str("rank ", difference->rank,
+                                      " is about to do something else than rank ", mesh_->rank()),
+                                  difference->rank});
         }
     });
 }
@@ -108,10 +115,12 @@ void GlooTransport::abort() {
     if (mesh_) mesh_->poison();
 }
 
-// The connection that broke first says little about the cause: survivors close theirs too, to tell the others.
+// The connection that broke first says little about the cause: survivors close theirs too, to tell
+// the others.
 ErrorInfo GlooTransport::lost_peer(const std::string& detail) const {
     const int departed = sentinel_->departed();
-    if (departed >= 0) return {DDP_ERROR_RANK_FAILED, str("rank ", departed, " left the group"), departed};
+    if (departed >= 0)
+        return {DDP_ERROR_RANK_FAILED, str("rank ", departed, " left the group"), departed};
     return {DDP_ERROR_RANK_FAILED, "a rank went away: " + detail};
 }
 
@@ -125,13 +134,15 @@ void GlooTransport::guarded(const Deadline& deadline, Operation operation) {
         } catch (const std::bad_alloc&) {
             throw;
         } catch (const std::exception& error) {
-            if (deadline.expired()) fail(DDP_ERROR_TIMEOUT, "the collective did not finish before its timeout");
+            if (deadline.expired())
+                fail(DDP_ERROR_TIMEOUT, "the collective did not finish before its timeout");
             throw Error(lost_peer(without_location(error.what())));
         }
     };
     failure_.guard(in_our_words, [this](const ErrorInfo& info) {
-        // After a mismatch every rank finds it out by itself, from messages that closing might destroy. All other failures
-        // are passed on by closing. Either way nothing of this operation touches the caller's memory any more.
+        // After a mismatch every rank finds it out by itself, from messages that closing might
+        // destroy. All other failures are passed on by closing. Either way nothing of this
+        // operation touches the caller's memory any more.
         if (mesh_ && info.code != DDP_ERROR_MISMATCH) mesh_->poison();
     });
 }
@@ -142,7 +153,8 @@ namespace libddp {
 namespace {
 
 // SIGPIPE stays inside every call.
-constexpr ddp_backend kBackend = backend::Adapter<gloo_tcp::GlooTransport, gloo_tcp::SigpipeGuard>::table("gloo");
+constexpr ddp_backend kBackend =
+    backend::Adapter<gloo_tcp::GlooTransport, gloo_tcp::SigpipeGuard>::table("gloo");
 
 }  // namespace
 

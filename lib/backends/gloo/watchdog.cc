@@ -27,7 +27,8 @@ void Watchdog::arm(const Deadline& deadline) {
 }
 
 bool Watchdog::disarm() {
-    // No wake-up: at worst the thread wakes once more, at the old deadline, and finds nothing to do.
+    // No wake-up: at worst the thread wakes once more, at the old deadline, and finds nothing to
+    // do.
     const Lock lock(mutex_);
     deadline_.reset();
     return fired_;
@@ -45,7 +46,8 @@ void Watchdog::loop() {
             lock.unlock();
             mesh_.poison();
             lock.lock();
-            // Another operation may have armed it meanwhile. If poison() has thrown, the deadline brings it here again.
+            // Another operation may have armed it meanwhile. If poison() has thrown, the deadline
+            // brings it here again.
             if (deadline_ && deadline_->expired()) deadline_.reset();
         }
     }

@@ -10,8 +10,8 @@
 
 namespace libddp::gloo_tcp {
 
-// Gloo's ring applies its timeout to each of many waits, its bcube to none. The watchdog poisons the mesh when an armed
-// deadline passes, and the operation throws.
+// Gloo's ring applies its timeout to each of many waits, its bcube to none. The watchdog poisons
+// the mesh when an armed deadline passes, and the operation throws.
 class Watchdog {
 public:
     explicit Watchdog(Mesh& mesh);

@@ -17,8 +17,13 @@ ddp_backend_failure no_failure() {
 
 }  // namespace
 
-Rail::Rail(const ddp_backend_host& host, const ddp_backend* backend, const backend::Topology& topology, int number)
-    : outer_(host), backend_(backend), topology_(topology), number_(number), prefix_(str("rail/", number, "/")) {
+Rail::Rail(const ddp_backend_host& host, const ddp_backend* backend,
+           const backend::Topology& topology, int number)
+    : outer_(host),
+      backend_(backend),
+      topology_(topology),
+      number_(number),
+      prefix_(str("rail/", number, "/")) {
     host_ = host;
     host_.struct_size = sizeof host_;
     host_.handle = this;
@@ -30,7 +35,8 @@ Rail::Rail(const ddp_backend_host& host, const ddp_backend* backend, const backe
     if (host.interrupted) host_.interrupted = &interrupted;
     if (host.store_delete) host_.store_delete = &store_delete;
     std::vector<std::int32_t> ranks;
-    for (int on = 0; on < topology.hosts(); ++on) ranks.push_back(topology.ranks(on)[static_cast<std::size_t>(number)]);
+    for (int on = 0; on < topology.hosts(); ++on)
+        ranks.push_back(topology.ranks(on)[static_cast<std::size_t>(number)]);
     const record::Connecting connecting(std::move(ranks));
     auto failure = no_failure();
     check(backend_->create(&host_, &transport_, &failure), failure);
@@ -44,8 +50,8 @@ void Rail::match(const ddp_collective& c) const {
     if (c.signature_size == 0 || !backend_->match) return;
     auto failure = no_failure();
     std::int32_t other = -1;
-    const ddp_status status =
-        backend_->match(transport_, c.signature, c.theirs, c.signature_size, c.timeout_ms, &other, &failure);
+    const ddp_status status = backend_->match(transport_, c.signature, c.theirs, c.signature_size,
+                                              c.timeout_ms, &other, &failure);
     if (status == DDP_ERROR_MISMATCH) failure.rank = other;
     check(status, failure);
 }
@@ -65,20 +71,24 @@ void Rail::check(ddp_status status, const ddp_backend_failure& failure) const {
                        : status == DDP_ERROR_RANK_FAILED ? " left the group"
                        : status == DDP_ERROR_MISMATCH    ? " is about to do something else"
                                                          : nullptr;
-    if (known && what) throw Error(ErrorInfo{status, str("between hosts: rank ", rank, what), rank});
-    throw Error(ErrorInfo{status, str("between hosts, whose numbers these are: ", failure.message), rank});
+    if (known && what)
+        throw Error(ErrorInfo{status, str("between hosts: rank ", rank, what), rank});
+    throw Error(
+        ErrorInfo{status, str("between hosts, whose numbers these are: ", failure.message), rank});
 }
 
 ddp_status Rail::store_set(void* self, const char* key, const void* value, std::size_t size,
                            ddp_backend_failure* failure) {
     const Rail& rail = *static_cast<Rail*>(self);
-    return rail.outer_.store_set(rail.outer_.handle, (rail.prefix_ + key).c_str(), value, size, failure);
+    return rail.outer_.store_set(rail.outer_.handle, (rail.prefix_ + key).c_str(), value, size,
+                                 failure);
 }
 
-ddp_status Rail::store_get(void* self, const char* key, std::int64_t timeout_ms, void** value, std::size_t* size,
-                           ddp_backend_failure* failure) {
+ddp_status Rail::store_get(void* self, const char* key, std::int64_t timeout_ms, void** value,
+                           std::size_t* size, ddp_backend_failure* failure) {
     const Rail& rail = *static_cast<Rail*>(self);
-    return rail.outer_.store_get(rail.outer_.handle, (rail.prefix_ + key).c_str(), timeout_ms, value, size, failure);
+    return rail.outer_.store_get(rail.outer_.handle, (rail.prefix_ + key).c_str(), timeout_ms,
+                                 value, size, failure);
 }
 
 ddp_status Rail::store_delete(void* self, const char* key, ddp_backend_failure* failure) {

@@ -20,11 +20,12 @@ namespace {
 
 // Staging memory for messages that do not lie in shared memory.
 constexpr std::size_t kStagingBytes = 1 << 20;
-// How much longer a rank without a rail waits for the rails. Ranks with one know which connection failed, and say so within this
-// time.
+// How much longer a rank without a rail waits for the rails. Ranks with one know which connection
+// failed, and say so within this time.
 constexpr std::int64_t kRailsFirstMs = 2'000;
 
-ddp_collective bytes_of(const ddp_collective& like, ddp_collective_kind kind, void* memory, std::size_t bytes) {
+ddp_collective bytes_of(const ddp_collective& like, ddp_collective_kind kind, void* memory,
+                        std::size_t bytes) {
     ddp_collective c = like;
     c.kind = kind;
     c.dtype = DDP_U8;
@@ -39,24 +40,28 @@ ddp_collective bytes_of(const ddp_collective& like, ddp_collective_kind kind, vo
 }  // namespace
 
 HierarchicalTransport::HierarchicalTransport(const ddp_backend_host& host)
-    : topology_(host.world_size == 1 ? backend::Topology({0}, 0)
-                                     : backend::find_topology(host, Deadline::after_ms(host.timeout_ms))) {
-    capabilities_ =
-        DDP_BACKEND_FUSES_SCALE | DDP_BACKEND_COMPARES | DDP_BACKEND_DETERMINISTIC | DDP_BACKEND_INTERRUPTIBLE;
+    : topology_(host.world_size == 1
+                    ? backend::Topology({0}, 0)
+                    : backend::find_topology(host, Deadline::after_ms(host.timeout_ms))) {
+    capabilities_ = DDP_BACKEND_FUSES_SCALE | DDP_BACKEND_COMPARES | DDP_BACKEND_DETERMINISTIC |
+                    DDP_BACKEND_INTERRUPTIBLE;
     if (host.world_size == 1) return;
-    const shm::TeamOptions options{topology_.local_rank(), static_cast<int>(topology_.local_ranks().size()),
-                                   str("host/", topology_.host(), "/"), kStagingBytes, topology_.local_ranks()};
+    const shm::TeamOptions options{
+        topology_.local_rank(), static_cast<int>(topology_.local_ranks().size()),
+        str("host/", topology_.host(), "/"), kStagingBytes, topology_.local_ranks()};
     team_ = std::make_unique<shm::Team>(host, options, failure_);
     if (topology_.local_rank() < topology_.fewest())
         rail_ = std::make_unique<Rail>(host, tcp_backend(), topology_, topology_.local_rank());
     const std::uint32_t rails_can = what_rails_can(host);
     rails_fuse_scale_ = (rails_can & DDP_BACKEND_FUSES_SCALE) != 0;
     capabilities_ = DDP_BACKEND_FUSES_SCALE | DDP_BACKEND_COMPARES |
-                    (rails_can & (DDP_BACKEND_DETERMINISTIC | DDP_BACKEND_NEEDS_MATCH | DDP_BACKEND_INTERRUPTIBLE));
+                    (rails_can & (DDP_BACKEND_DETERMINISTIC | DDP_BACKEND_NEEDS_MATCH |
+                                  DDP_BACKEND_INTERRUPTIBLE));
 }
 
-// Ranks without a rail learn this from the first of their host, through the store. A wait for the team would not see
-// that the group breaks, because nobody can abort a transport that is being made.
+// Ranks without a rail learn this from the first of their host, through the store. A wait for the
+// team would not see that the group breaks, because nobody can abort a transport that is being
+// made.
 std::uint32_t HierarchicalTransport::what_rails_can(const ddp_backend_host& host) const {
     constexpr const char* kKey = "rails_can";
     const backend::Keys keys(host, str("host/", topology_.host(), "/"));
@@ -67,17 +72,20 @@ std::uint32_t HierarchicalTransport::what_rails_can(const ddp_backend_host& host
     }
     try {
         return static_cast<std::uint32_t>(
-            parse_int(keys.get(kKey, Deadline::after_ms(host.timeout_ms + kRailsFirstMs)), 0, UINT32_MAX, kKey));
+            parse_int(keys.get(kKey, Deadline::after_ms(host.timeout_ms + kRailsFirstMs)), 0,
+                      UINT32_MAX, kKey));
     } catch (const Error& error) {
         if (error.info().code != DDP_ERROR_TIMEOUT || error.info().rank >= 0) throw;
         const int first = topology_.local_ranks().front();
-        throw Error(
-            ErrorInfo{DDP_ERROR_TIMEOUT, str("rank ", first, " did not connect with the other hosts in time"), first});
+        throw Error(ErrorInfo{DDP_ERROR_TIMEOUT,
+                              str("rank ", first, " did not connect with the other hosts in time"),
+                              first});
     }
 }
 
 void HierarchicalTransport::run(const ddp_collective& c) {
-    failure_.guard([&] { team_ ? dispatch(c) : backend::run_alone(c); }, [this](const ErrorInfo& info) { tell(info); });
+    failure_.guard([&] { team_ ? dispatch(c) : backend::run_alone(c); },
+                   [this](const ErrorInfo& info) { tell(info); });
 }
 
 void HierarchicalTransport::dispatch(const ddp_collective& c) {
@@ -104,14 +112,16 @@ void HierarchicalTransport::agree(const ddp_collective& c) {
     if (rail_) rail_->match(c);
 }
 
-// The host's sum is rounded to the message's type before it goes on the wire. A sum of f16 is halved as often as keeps
-// it finite, which loses nothing, and the rest of the scale comes with the sum over hosts.
+// The host's sum is rounded to the message's type before it goes on the wire. A sum of f16 is
+// halved as often as keeps it finite, which loses nothing, and the rest of the scale comes with the
+// sum over hosts.
 void HierarchicalTransport::allreduce(const ddp_collective& c) {
     if (c.count == 0) return;
     ddp_collective local = c;
     local.signature_size = 0;
     local.scale = 1;
-    if (c.dtype == DDP_F16 && c.scale != 1) local.scale = std::exp2(-std::ceil(std::log2(topology_.most())));
+    if (c.dtype == DDP_F16 && c.scale != 1)
+        local.scale = std::exp2(-std::ceil(std::log2(topology_.most())));
     const double rest = c.scale / local.scale;
     const shm::Between between{topology_.fewest(), [&](void* slice, std::size_t count) {
                                    ddp_collective outer = c;
@@ -120,7 +130,8 @@ void HierarchicalTransport::allreduce(const ddp_collective& c) {
                                    outer.copied_bytes = nullptr;
                                    outer.scale = rails_fuse_scale_ ? rest : 1;
                                    rail_->run(outer);
-                                   if (!rails_fuse_scale_) cpu::scale_copy(slice, slice, count, c.dtype, rest);
+                                   if (!rails_fuse_scale_)
+                                       cpu::scale_copy(slice, slice, count, c.dtype, rest);
                                }};
     on_host_do([&] { shm::perform(*team_, local, &between); });
 }
@@ -132,7 +143,8 @@ void HierarchicalTransport::broadcast(const ddp_collective& c) {
     const bool here = topology_.host() == host;
     const auto& ranks = topology_.local_ranks();
     ddp_collective local = c;
-    local.root = here ? static_cast<int>(std::find(ranks.begin(), ranks.end(), c.root) - ranks.begin()) : 0;
+    local.root =
+        here ? static_cast<int>(std::find(ranks.begin(), ranks.end(), c.root) - ranks.begin()) : 0;
     if (here) on_host(local);
     if (leads()) {
         ddp_collective outer = c;
@@ -150,7 +162,9 @@ void HierarchicalTransport::allgather(const ddp_collective& c) {
     if (own == 0) return;
     const std::size_t per_host = own * static_cast<std::size_t>(topology_.most());
     std::vector<std::byte> all(per_host * static_cast<std::size_t>(topology_.hosts()));
-    const auto of_host = [&](int host) { return all.data() + per_host * static_cast<std::size_t>(host); };
+    const auto of_host = [&](int host) {
+        return all.data() + per_host * static_cast<std::size_t>(host);
+    };
 
     ddp_collective local = bytes_of(c, DDP_COLLECTIVE_ALLGATHER, of_host(topology_.host()), own);
     local.send = c.send;
@@ -164,11 +178,13 @@ void HierarchicalTransport::allgather(const ddp_collective& c) {
 
     for (int host = 0; host < topology_.hosts(); ++host)
         for (std::size_t i = 0; i < topology_.ranks(host).size(); ++i)
-            std::memcpy(static_cast<std::byte*>(c.recv) + static_cast<std::size_t>(topology_.ranks(host)[i]) * own,
+            std::memcpy(static_cast<std::byte*>(c.recv) +
+                            static_cast<std::size_t>(topology_.ranks(host)[i]) * own,
                         of_host(host) + i * own, own);
 }
 
-// Everyone's part of an allreduce. Twice the bytes that would be needed: no step of a context does this.
+// Everyone's part of an allreduce. Twice the bytes that would be needed: no step of a context does
+// this.
 void HierarchicalTransport::reduce_scatter(const ddp_collective& c) {
     const std::size_t own = c.count * dtype_size(c.dtype);
     if (own == 0) return;
@@ -203,7 +219,8 @@ void HierarchicalTransport::on_host_do(Operation operation) {
         operation();
     } catch (const shm::TeamError& error) {
         ErrorInfo info = error.info();
-        if (info.rank >= 0) info.rank = topology_.local_ranks()[static_cast<std::size_t>(info.rank)];
+        if (info.rank >= 0)
+            info.rank = topology_.local_ranks()[static_cast<std::size_t>(info.rank)];
         throw Error(std::move(info));
     }
 }
@@ -219,7 +236,8 @@ void HierarchicalTransport::leave() {
 
 void HierarchicalTransport::tell(const ErrorInfo& failure) {
     if (team_) team_->give_up();
-    // After a mismatch the ranks of other hosts find out by themselves, from what this one has sent.
+    // After a mismatch the ranks of other hosts find out by themselves, from what this one has
+    // sent.
     if (rail_ && failure.code != DDP_ERROR_MISMATCH) rail_->abort();
 }
 
@@ -228,7 +246,8 @@ void HierarchicalTransport::tell(const ErrorInfo& failure) {
 namespace libddp {
 namespace {
 
-constexpr ddp_backend kBackend = backend::Adapter<hierarchical::HierarchicalTransport>::table("hierarchical");
+constexpr ddp_backend kBackend =
+    backend::Adapter<hierarchical::HierarchicalTransport>::table("hierarchical");
 
 }  // namespace
 

@@ -1,4 +1,5 @@
-// One rank's end of a group on several hosts: sums on each host in shared memory, and slices of the sums between hosts.
+// One rank's end of a group on several hosts: sums on each host in shared memory, and slices of the
+// sums between hosts.
 #pragma once
 
 #include <cstddef>
@@ -13,9 +14,10 @@
 
 namespace libddp::hierarchical {
 
-// As many rails connect the hosts as the smallest host has ranks: its ranks 0, 1, ... each with those of the same place
-// elsewhere. Each rail carries its own slice of a message, so a message crosses the wire once for each host and not once for
-// each rank. The first failure ends the transport.
+// As many rails connect the hosts as the smallest host has ranks: its ranks 0, 1, ... each with
+// those of the same place elsewhere. Each rail carries its own slice of a message, so a message
+// crosses the wire once for each host and not once for each rank. The first failure ends the
+// transport.
 class HierarchicalTransport {
 public:
     explicit HierarchicalTransport(const ddp_backend_host& host);
@@ -24,7 +26,9 @@ public:
     void run(const ddp_collective& c);
     void abort();  // any thread
     void leave();
-    void* allocate(std::size_t bytes, ddp_device) { return team_ ? team_->arena().allocate(bytes) : nullptr; }
+    void* allocate(std::size_t bytes, ddp_device) {
+        return team_ ? team_->arena().allocate(bytes) : nullptr;
+    }
     void deallocate(void* memory) { team_->arena().deallocate(memory); }
 
 private:

@@ -16,16 +16,19 @@ void CallerDriver::post(BatchPtr batch) {
     const Lock lock(mutex_);
     require_right_thread();
     for (MPI_Comm& comm : to_free_) {
-        Batch freeing([&comm](Requests&) { check(MPI_Comm_free(&comm), "MPI_Comm_free"); }, nullptr);
+        Batch freeing([&comm](Requests&) { check(MPI_Comm_free(&comm), "MPI_Comm_free"); },
+                      nullptr);
         begin(freeing);
     }
     to_free_.clear();
     // An operation that was given up may have ended since.
-    std::erase_if(left_to_mpi_, [](const BatchPtr& left) { return left->error.ok() && poll(*left); });
+    std::erase_if(left_to_mpi_,
+                  [](const BatchPtr& left) { return left->error.ok() && poll(*left); });
     if (!begin(*batch)) finish(batch);
 }
 
-bool CallerDriver::wait(const BatchPtr& batch, const Deadline& deadline, const std::atomic<bool>& aborted) {
+bool CallerDriver::wait(const BatchPtr& batch, const Deadline& deadline,
+                        const std::atomic<bool>& aborted) {
     Backoff backoff(kEager);
     while (!batch->done) {
         {
@@ -62,11 +65,12 @@ void CallerDriver::require_right_thread() const {
     int is_main = 0;
     MPI_Is_thread_main(&is_main);
     if (!is_main)
-        fail(
-            DDP_ERROR_INVALID_STATE,
-            "the program has initialised MPI for one thread only (MPI_Init, MPI_THREAD_SINGLE or MPI_THREAD_FUNNELED), "
-            "so only that thread may create groups of the backend mpi and wait for their operations; to use others, "
-            "call MPI_Init_thread with MPI_THREAD_SERIALIZED or MPI_THREAD_MULTIPLE");
+        fail(DDP_ERROR_INVALID_STATE,
+             "the program has initialised MPI for one thread only (MPI_Init, MPI_THREAD_SINGLE or "
+             "MPI_THREAD_FUNNELED), "
+             "so only that thread may create groups of the backend mpi and wait for their "
+             "operations; to use others, "
+             "call MPI_Init_thread with MPI_THREAD_SERIALIZED or MPI_THREAD_MULTIPLE");
 }
 
 }  // namespace libddp::mpi

@@ -1,5 +1,5 @@
-// The view of a collective on its group: the ranks, a way to have MPI called, and memory to call it with. Long messages
-// pass through that memory in blocks.
+// The view of a collective on its group: the ranks, a way to have MPI called, and memory to call it
+// with. Long messages pass through that memory in blocks.
 #pragma once
 
 #include <mpi.h>
@@ -19,8 +19,8 @@
 
 namespace libddp::mpi {
 
-// Memory between the caller's buffers and MPI. Memory that MPI was given can never be taken back, so it gets this memory and
-// not the caller's: an operation that is given up leaves it to MPI.
+// Memory between the caller's buffers and MPI. Memory that MPI was given can never be taken back,
+// so it gets this memory and not the caller's: an operation that is given up leaves it to MPI.
 class MpiBuffers {
 public:
     static constexpr std::size_t kSlots = 4;
@@ -57,8 +57,12 @@ struct Channel {
     std::size_t self() const { return static_cast<std::size_t>(rank); }
 
     // `start` reads and writes the memory of this slot and nothing else.
-    Pending begin(std::size_t slot, Start start) { return {driver, std::move(start), buffers.keep(slot)}; }
-    void wait(Pending& pending, const Deadline& deadline) { pending.wait(deadline, aborted, &host); }
+    Pending begin(std::size_t slot, Start start) {
+        return {driver, std::move(start), buffers.keep(slot)};
+    }
+    void wait(Pending& pending, const Deadline& deadline) {
+        pending.wait(deadline, aborted, &host);
+    }
 };
 
 // Counts the bytes between the caller's memory and MpiBuffers.
@@ -91,10 +95,12 @@ private:
     const std::size_t total_, length_;
 };
 
-// begin(block) gives what is then under way, end(block) follows when it is complete; while a block is on its way the
-// next one is begun. Every rank begins the blocks in the same order, as MPI wants it.
+// begin(block) gives what is then under way, end(block) follows when it is complete; while a block
+// is on its way the next one is begun. Every rank begins the blocks in the same order, as MPI wants
+// it.
 template <class Begin, class End>
-void pipeline(Channel& channel, const Blocks& blocks, const Deadline& deadline, Begin begin, End end) {
+void pipeline(Channel& channel, const Blocks& blocks, const Deadline& deadline, Begin begin,
+              End end) {
     Pending under_way[2];
     for (std::size_t i = 0; i <= blocks.size(); ++i) {
         if (i < blocks.size()) under_way[i % 2] = begin(blocks[i]);

@@ -12,7 +12,8 @@ namespace {
 
 // Small enough to stay in a core's cache between copy, transfer and reduction.
 constexpr std::size_t kBlockBytes = std::size_t{1} << 20;
-// Up to this many bytes from all ranks together, everyone sends everything to everyone: one round instead of two.
+// Up to this many bytes from all ranks together, everyone sends everything to everyone: one round
+// instead of two.
 constexpr std::size_t kOneRoundBytes = std::size_t{32} << 10;
 
 constexpr int kScatterTag = 1, kGatherTag = 2;
@@ -35,19 +36,21 @@ Start exchange(MPI_Comm comm, int tag, std::vector<Message> messages) {
         MPI_Request request = MPI_REQUEST_NULL;
         for (const Message& m : messages) {
             if (m.receive_bytes == 0) continue;
-            const int code =
-                MPI_Irecv(m.receive, static_cast<int>(m.receive_bytes), MPI_BYTE, m.peer, tag, comm, &request);
+            const int code = MPI_Irecv(m.receive, static_cast<int>(m.receive_bytes), MPI_BYTE,
+                                       m.peer, tag, comm, &request);
             add(code, request, "MPI_Irecv");
         }
         for (const Message& m : messages) {
             if (m.send_bytes == 0) continue;
-            const int code = MPI_Isend(m.send, static_cast<int>(m.send_bytes), MPI_BYTE, m.peer, tag, comm, &request);
+            const int code = MPI_Isend(m.send, static_cast<int>(m.send_bytes), MPI_BYTE, m.peer,
+                                       tag, comm, &request);
             add(code, request, "MPI_Isend");
         }
     };
 }
 
-// The other ranks, each rank beginning with another one, so that they do not all send to the same one first.
+// The other ranks, each rank beginning with another one, so that they do not all send to the same
+// one first.
 template <class Make>
 std::vector<Message> to_others(const Channel& channel, Make make) {
     std::vector<Message> messages;
@@ -58,11 +61,14 @@ std::vector<Message> to_others(const Channel& channel, Make make) {
     return messages;
 }
 
-// How `count` elements are shared out: each rank reduces as many, in whole cache lines, and the last ones less.
+// How `count` elements are shared out: each rank reduces as many, in whole cache lines, and the
+// last ones less.
 class Shares {
 public:
     Shares(std::size_t count, std::size_t ranks, std::size_t item)
-        : count_(count), item_(item), length_(align_up((count + ranks - 1) / ranks * item) / item) {}
+        : count_(count),
+          item_(item),
+          length_(align_up((count + ranks - 1) / ranks * item) / item) {}
 
     std::size_t begin(std::size_t rank) const { return std::min(count_, rank * length_); }
     std::size_t count(std::size_t rank) const { return begin(rank + 1) - begin(rank); }
@@ -76,8 +82,8 @@ private:
     const std::size_t count_, item_, length_;
 };
 
-// Allreduce in two rounds. Three blocks may be under way: one is sent to those who reduce it, one is being reduced, and
-// the results of one come in.
+// Allreduce in two rounds. Three blocks may be under way: one is sent to those who reduce it, one
+// is being reduced, and the results of one come in.
 class TwoRounds {
 public:
     TwoRounds(Channel& channel, const ddp_collective& c, const Deadline& deadline)
@@ -107,27 +113,34 @@ public:
 
 private:
     Shares shares(const Block& block) const { return {block.count, channel_.ranks(), item_}; }
-    std::byte* at(void* memory, const Block& block) const { return static_cast<std::byte*>(memory) + block.at * item_; }
+    std::byte* at(void* memory, const Block& block) const {
+        return static_cast<std::byte*>(memory) + block.at * item_;
+    }
     const std::byte* at(const void* memory, const Block& block) const {
         return static_cast<const std::byte*>(memory) + block.at * item_;
     }
-    // Slots 0 and 1: a copy of the block, then what others send of this rank's share. 2 and 3: the results.
+    // Slots 0 and 1: a copy of the block, then what others send of this rank's share. 2 and 3: the
+    // results.
     std::size_t whole_bytes(const Block& block) const { return align_up(block.count * item_); }
     std::byte* staged(const Block& block) {
-        return channel_.buffers.require(block.slot, whole_bytes(block) + shares(block).all_places(channel_.ranks()));
+        return channel_.buffers.require(
+            block.slot, whole_bytes(block) + shares(block).all_places(channel_.ranks()));
     }
-    std::byte* results(const Block& block) { return channel_.buffers.require(2 + block.slot, block.count * item_); }
+    std::byte* results(const Block& block) {
+        return channel_.buffers.require(2 + block.slot, block.count * item_);
+    }
 
     Pending scatter(const Block& block) {
         const Shares share = shares(block);
         std::byte* whole = staged(block);
         std::byte* received = whole + whole_bytes(block);
         copy(c_, whole, at(c_.send, block), block.count * item_);
-        return channel_.begin(block.slot,
-                              exchange(channel_.comm, kScatterTag, to_others(channel_, [&](int peer, std::size_t p) {
-                                           return Message{peer, whole + share.offset(p), received + share.place(p),
-                                                          share.bytes(p), share.bytes(channel_.self())};
-                                       })));
+        return channel_.begin(
+            block.slot,
+            exchange(channel_.comm, kScatterTag, to_others(channel_, [&](int peer, std::size_t p) {
+                         return Message{peer, whole + share.offset(p), received + share.place(p),
+                                        share.bytes(p), share.bytes(channel_.self())};
+                     })));
     }
 
     Pending reduce_and_gather(const Block& block) {
@@ -138,14 +151,16 @@ private:
         std::byte* result = results(block);
         std::vector<const void*> inputs;
         for (std::size_t rank = 0; rank < channel_.ranks(); ++rank)
-            inputs.push_back(rank == self ? whole + share.offset(self) : received + share.place(rank));
-        cpu::reduce(result + share.offset(self), inputs.data(), inputs.size(), share.count(self), c_.dtype, c_.op,
-                    c_.scale);
-        return channel_.begin(2 + block.slot,
-                              exchange(channel_.comm, kGatherTag, to_others(channel_, [&](int peer, std::size_t p) {
-                                           return Message{peer, result + share.offset(self), result + share.offset(p),
-                                                          share.bytes(self), share.bytes(p)};
-                                       })));
+            inputs.push_back(rank == self ? whole + share.offset(self)
+                                          : received + share.place(rank));
+        cpu::reduce(result + share.offset(self), inputs.data(), inputs.size(), share.count(self),
+                    c_.dtype, c_.op, c_.scale);
+        return channel_.begin(
+            2 + block.slot,
+            exchange(channel_.comm, kGatherTag, to_others(channel_, [&](int peer, std::size_t p) {
+                         return Message{peer, result + share.offset(self), result + share.offset(p),
+                                        share.bytes(self), share.bytes(p)};
+                     })));
     }
 
     Channel& channel_;
@@ -161,13 +176,14 @@ void one_round(Channel& channel, const ddp_collective& c, const Deadline& deadli
     std::byte* all = channel.buffers.require(0, stride * channel.ranks());
     std::byte* mine = all + channel.self() * stride;
     copy(c, mine, c.send, bytes);
-    Pending exchanged =
-        channel.begin(0, exchange(channel.comm, kGatherTag, to_others(channel, [&](int peer, std::size_t p) {
-                                      return Message{peer, mine, all + p * stride, bytes, bytes};
-                                  })));
+    Pending exchanged = channel.begin(
+        0, exchange(channel.comm, kGatherTag, to_others(channel, [&](int peer, std::size_t p) {
+                        return Message{peer, mine, all + p * stride, bytes, bytes};
+                    })));
     channel.wait(exchanged, deadline);
     std::vector<const void*> inputs;
-    for (std::size_t rank = 0; rank < channel.ranks(); ++rank) inputs.push_back(all + rank * stride);
+    for (std::size_t rank = 0; rank < channel.ranks(); ++rank)
+        inputs.push_back(all + rank * stride);
     cpu::reduce(c.recv, inputs.data(), inputs.size(), c.count, c.dtype, c.op, c.scale);
 }
 
@@ -194,19 +210,22 @@ void direct_reduce_scatter(Channel& channel, const ddp_collective& c, const Dead
             std::byte* in = out + half(block);
             for (std::size_t rank = 0; rank < ranks; ++rank)
                 copy(c, out + rank * bytes, send + (rank * c.count + block.at) * item, bytes);
-            return channel.begin(block.slot,
-                                 exchange(channel.comm, kScatterTag, to_others(channel, [&](int peer, std::size_t p) {
-                                              return Message{peer, out + p * bytes, in + p * bytes, bytes, bytes};
-                                          })));
+            return channel.begin(
+                block.slot,
+                exchange(channel.comm, kScatterTag,
+                         to_others(channel, [&](int peer, std::size_t p) {
+                             return Message{peer, out + p * bytes, in + p * bytes, bytes, bytes};
+                         })));
         },
         [&](const Block& block) {
             const std::size_t bytes = block.count * item;
             const std::byte* out = channel.buffers.require(block.slot, 2 * half(block));
             const std::byte* in = out + half(block);
             std::vector<const void*> inputs;
-            for (std::size_t rank = 0; rank < ranks; ++rank) inputs.push_back((rank == self ? out : in) + rank * bytes);
-            cpu::reduce(static_cast<std::byte*>(c.recv) + block.at * item, inputs.data(), ranks, block.count, c.dtype,
-                        c.op, c.scale);
+            for (std::size_t rank = 0; rank < ranks; ++rank)
+                inputs.push_back((rank == self ? out : in) + rank * bytes);
+            cpu::reduce(static_cast<std::byte*>(c.recv) + block.at * item, inputs.data(), ranks,
+                        block.count, c.dtype, c.op, c.scale);
         });
 }
 

@@ -29,7 +29,8 @@ void check(int code, const char* call) {
     char text[MPI_MAX_ERROR_STRING] = "";
     int size = 0;
     if (MPI_Error_string(code, text, &size) != MPI_SUCCESS) size = 0;
-    fail(DDP_ERROR_UNAVAILABLE, call, " failed: ", std::string(text, static_cast<std::size_t>(size)));
+    fail(DDP_ERROR_UNAVAILABLE, call,
+         " failed: ", std::string(text, static_cast<std::size_t>(size)));
 }
 
 void require_running() {
@@ -37,7 +38,8 @@ void require_running() {
     MPI_Finalized(&finalized);
     if (finalized)
         fail(DDP_ERROR_INVALID_STATE,
-             "the program has called MPI_Finalize; create and use groups of the backend mpi before that");
+             "the program has called MPI_Finalize; create and use groups of the backend mpi before "
+             "that");
 }
 
 bool begin(Batch& batch) noexcept {
@@ -54,11 +56,12 @@ bool poll(Batch& batch) noexcept {
     int complete = 0;
     noting_errors(batch, [&] {
         batch.statuses.resize(batch.requests.size());
-        const int code = MPI_Testall(static_cast<int>(batch.requests.size()), batch.requests.data(), &complete,
-                                     batch.statuses.data());
+        const int code = MPI_Testall(static_cast<int>(batch.requests.size()), batch.requests.data(),
+                                     &complete, batch.statuses.data());
         if (code == MPI_ERR_IN_STATUS)
             for (const MPI_Status& status : batch.statuses)
-                if (status.MPI_ERROR != MPI_ERR_PENDING) check(status.MPI_ERROR, "an operation of MPI");
+                if (status.MPI_ERROR != MPI_ERR_PENDING)
+                    check(status.MPI_ERROR, "an operation of MPI");
         check(code, "MPI_Testall");
     });
     return complete || !batch.error.ok();
@@ -77,17 +80,21 @@ Pending& Pending::operator=(Pending&& other) noexcept {
 }
 
 void ask_program(const ddp_backend_host& host) {
-    const bool can_ask = host.struct_size > offsetof(ddp_backend_host, interrupted) && host.interrupted;
-    if (can_ask && host.interrupted(host.handle)) fail(DDP_ERROR_INTERRUPTED, "the program ended the wait");
+    const bool can_ask =
+        host.struct_size > offsetof(ddp_backend_host, interrupted) && host.interrupted;
+    if (can_ask && host.interrupted(host.handle))
+        fail(DDP_ERROR_INTERRUPTED, "the program ended the wait");
 }
 
-void Pending::wait(const Deadline& deadline, const std::atomic<bool>& aborted, const ddp_backend_host* host) {
+void Pending::wait(const Deadline& deadline, const std::atomic<bool>& aborted,
+                   const ddp_backend_host* host) {
     const auto next_look = [&] {
         return host ? Deadline::after_ms(std::min(kLookMs, deadline.remaining_ms())) : deadline;
     };
     while (!driver_->wait(batch_, next_look(), aborted)) {
         if (aborted) fail(DDP_ERROR_ABORTED, "the group was aborted");
-        if (deadline.expired()) fail(DDP_ERROR_TIMEOUT, "the operation did not finish before its timeout");
+        if (deadline.expired())
+            fail(DDP_ERROR_TIMEOUT, "the operation did not finish before its timeout");
         if (host) ask_program(*host);
     }
     const BatchPtr batch = std::move(batch_);

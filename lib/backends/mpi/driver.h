@@ -1,8 +1,9 @@
 // Where MPI is called: on which thread, and who waits how.
 //
-// Nothing here waits in MPI itself: calls are nonblocking, MPI is polled, and who waits does so in libddp, up to a
-// deadline or an abort. An operation of MPI cannot be taken back. One that is given up keeps its requests, and the memory
-// that MPI may still write, until it ends, which may be never: that is why operations work on memory of the module's own.
+// Nothing here waits in MPI itself: calls are nonblocking, MPI is polled, and who waits does so in
+// libddp, up to a deadline or an abort. An operation of MPI cannot be taken back. One that is given
+// up keeps its requests, and the memory that MPI may still write, until it ends, which may be
+// never: that is why operations work on memory of the module's own.
 #pragma once
 
 #include <mpi.h>
@@ -26,19 +27,21 @@ namespace libddp::mpi {
 // Throws UNAVAILABLE with MPI's own words, unless `code` says success.
 void check(int code, const char* call);
 
-// Throws INVALID_STATE if MPI has been finalized: the program may do that although groups still use it, and any other call
-// would then end the process.
+// Throws INVALID_STATE if MPI has been finalized: the program may do that although groups still use
+// it, and any other call would then end the process.
 void require_running();
 
 using Requests = std::vector<MPI_Request>;
 
-// Makes the calls and appends the requests of those that go on. It may run when the operation that it belongs to has
-// been given up, so it holds everything by value, and what the calls read and write belongs to the batch.
+// Makes the calls and appends the requests of those that go on. It may run when the operation that
+// it belongs to has been given up, so it holds everything by value, and what the calls read and
+// write belongs to the batch.
 using Start = std::function<void(Requests&)>;
 
 // A few calls of MPI that are made together and waited for together.
 struct Batch {
-    Batch(Start start_, std::shared_ptr<const void> memory_) : start(std::move(start_)), memory(std::move(memory_)) {}
+    Batch(Start start_, std::shared_ptr<const void> memory_)
+        : start(std::move(start_)), memory(std::move(memory_)) {}
 
     Start start;
     const std::shared_ptr<const void> memory;
@@ -53,18 +56,21 @@ using BatchPtr = std::shared_ptr<Batch>;
 
 // Runs start; false if it failed, with the reason in `error`.
 bool begin(Batch& batch) noexcept;
-// Whether requests may be on their way although the batch is done, as after an error of one: MPI may still use its
-// memory.
+// Whether requests may be on their way although the batch is done, as after an error of one: MPI
+// may still use its memory.
 bool belongs_to_mpi(const Batch& batch);
-// Looks whether every request is complete, or one failed (then `error` is set). Lets MPI make progress.
+// Looks whether every request is complete, or one failed (then `error` is set). Lets MPI make
+// progress.
 bool poll(Batch& batch) noexcept;
 
-// How to wait for something that nobody announces: first look again at once, then let others run, then sleep.
+// How to wait for something that nobody announces: first look again at once, then let others run,
+// then sleep.
 class Backoff {
 public:
     using Clock = std::chrono::steady_clock;
 
-    // eager: how long to look again at once. Yielding may cost a whole time slice if another program wants the core.
+    // eager: how long to look again at once. Yielding may cost a whole time slice if another
+    // program wants the core.
     explicit Backoff(std::chrono::microseconds eager) : eager_(eager) {}
 
     // How long to sleep before looking again; zero: not at all.
@@ -86,7 +92,8 @@ public:
 private:
     static constexpr auto kYielding = std::chrono::milliseconds(2);
     static constexpr auto kNapping = std::chrono::seconds(1);
-    // Short enough that the kernel's socket buffers bridge it: MPI moves data only while it is called.
+    // Short enough that the kernel's socket buffers bridge it: MPI moves data only while it is
+    // called.
     static constexpr std::chrono::microseconds kNap{50}, kLongNap{500};
 
     const std::chrono::microseconds eager_;
@@ -103,10 +110,12 @@ public:
 
     // Has the batch begun, soon.
     virtual void post(BatchPtr batch) = 0;
-    // The same for a call that blocks until other ranks make it too. The other batches go on meanwhile, if MPI allows.
+    // The same for a call that blocks until other ranks make it too. The other batches go on
+    // meanwhile, if MPI allows.
     virtual void post_blocking(BatchPtr batch) = 0;
     // Until the batch is done. False if the deadline passed or `aborted` was set first.
-    virtual bool wait(const BatchPtr& batch, const Deadline& deadline, const std::atomic<bool>& aborted) = 0;
+    virtual bool wait(const BatchPtr& batch, const Deadline& deadline,
+                      const std::atomic<bool>& aborted) = 0;
     // Nobody will wait for it any more.
     virtual void give_up(BatchPtr batch) = 0;
     // After an `aborted` was set.
@@ -117,29 +126,33 @@ public:
     virtual bool needs_caller() const = 0;
 };
 
-// On one thread of its own, which serves all groups of the process: for an MPI that this module has initialised, or that
-// lets any thread call it at any time.
+// On one thread of its own, which serves all groups of the process: for an MPI that this module has
+// initialised, or that lets any thread call it at any time.
 class ThreadDriver : public Driver {
 public:
     ThreadDriver();
-    // Whether other threads may call MPI as well (MPI_THREAD_MULTIPLE). Before that is known they may not.
+    // Whether other threads may call MPI as well (MPI_THREAD_MULTIPLE). Before that is known they
+    // may not.
     void set_any_thread(bool any_thread) { any_thread_ = any_thread; }
 
     void post(BatchPtr batch) override;
     void post_blocking(BatchPtr batch) override;
-    bool wait(const BatchPtr& batch, const Deadline& deadline, const std::atomic<bool>& aborted) override;
+    bool wait(const BatchPtr& batch, const Deadline& deadline,
+              const std::atomic<bool>& aborted) override;
     void give_up(BatchPtr batch) override;
     void wake() override;
     void release(MPI_Comm comm) override;
     bool needs_caller() const override { return false; }
 
-    // Waits until nothing is under way, as the process exits. False if something is: MPI_Finalize might not return.
+    // Waits until nothing is under way, as the process exits. False if something is: MPI_Finalize
+    // might not return.
     bool quiet_within(const Deadline& deadline);
     // Ends the thread, unless it is stuck in MPI: nobody may be there while the process exits.
     void stop();
 
 private:
-    // Short: mpirun likes to bind a process to one core, which who waits here needs to work on the data.
+    // Short: mpirun likes to bind a process to one core, which who waits here needs to work on the
+    // data.
     static constexpr std::chrono::microseconds kEager{10};
 
     void loop();
@@ -164,8 +177,8 @@ private:
     std::atomic<bool> any_thread_{false};
 };
 
-// On the thread that waits, which is one of the program's: for an MPI that the program has initialised and that no two
-// threads may call at a time.
+// On the thread that waits, which is one of the program's: for an MPI that the program has
+// initialised and that no two threads may call at a time.
 class CallerDriver : public Driver {
 public:
     // main_only: only the thread that initialised MPI may call it.
@@ -173,7 +186,8 @@ public:
 
     void post(BatchPtr batch) override;
     void post_blocking(BatchPtr batch) override { post(std::move(batch)); }
-    bool wait(const BatchPtr& batch, const Deadline& deadline, const std::atomic<bool>& aborted) override;
+    bool wait(const BatchPtr& batch, const Deadline& deadline,
+              const std::atomic<bool>& aborted) override;
     void give_up(BatchPtr batch) override;
     void wake() override {}  // waiters look often enough
     void release(MPI_Comm comm) override;
@@ -184,7 +198,8 @@ private:
     void finish(const BatchPtr& batch) DDP_REQUIRES(mutex_);
 
     const bool main_only_;
-    Mutex mutex_;  // held while in MPI: several threads of the program may wait, each for a group of its own
+    // held while in MPI: several threads of the program may wait, each for a group of its own
+    Mutex mutex_;
     std::vector<MPI_Comm> to_free_ DDP_GUARDED_BY(mutex_);
     std::vector<BatchPtr> left_to_mpi_ DDP_GUARDED_BY(mutex_);
 };
@@ -198,8 +213,10 @@ public:
     Pending& operator=(Pending&& other) noexcept;
     ~Pending() { give_up(); }
 
-    // Throws TIMEOUT, ABORTED or what MPI said; INTERRUPTED if there is a host to ask whether the program wants that.
-    void wait(const Deadline& deadline, const std::atomic<bool>& aborted, const ddp_backend_host* host = nullptr);
+    // Throws TIMEOUT, ABORTED or what MPI said; INTERRUPTED if there is a host to ask whether the
+    // program wants that.
+    void wait(const Deadline& deadline, const std::atomic<bool>& aborted,
+              const ddp_backend_host* host = nullptr);
 
 private:
     void give_up();

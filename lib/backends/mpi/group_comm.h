@@ -11,8 +11,9 @@ namespace libddp::mpi {
 
 class GroupComm {
 public:
-    // Tells the other ranks, through the group's store, which process of MPI this one is, and makes a communicator in
-    // which every rank has its number of the group. Throws INVALID_ARGUMENT naming the ranks that do not fit.
+    // Tells the other ranks, through the group's store, which process of MPI this one is, and makes
+    // a communicator in which every rank has its number of the group. Throws INVALID_ARGUMENT
+    // naming the ranks that do not fit.
     GroupComm(Driver& driver, const ddp_backend_host& host, const Deadline& deadline);
     // Frees the communicator, unless it was abandoned.
     ~GroupComm();

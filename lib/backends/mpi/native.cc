@@ -13,8 +13,8 @@ namespace {
 // Long enough for MPI's own algorithms, far below the 2^31 - 1 elements that it counts to.
 constexpr std::size_t kMpiBlockBytes = std::size_t{4} << 20;
 
-// The type that carries elements while MPI reduces them. It has no f16 and bf16; in f32 their sum is also rounded but
-// once.
+// The type that carries elements while MPI reduces them. It has no f16 and bf16; in f32 their sum
+// is also rounded but once.
 ddp_dtype carried_as(ddp_dtype dtype) {
     return dtype == DDP_F16 || dtype == DDP_BF16 ? DDP_F32 : dtype;
 }
@@ -80,18 +80,21 @@ void mpi_allreduce(Channel& channel, const ddp_collective& c, const Deadline& de
                 std::memcpy(data, source, block.count * item);
             else
                 cpu::convert(data, carried, source, c.dtype, block.count);
-            return channel.begin(block.slot, [comm = channel.comm, data, count = static_cast<int>(block.count),
-                                              op = mpi_op(c.op), type = mpi_type(carried)](Requests& requests) {
-                MPI_Request request = MPI_REQUEST_NULL;
-                const int code = MPI_Iallreduce(MPI_IN_PLACE, data, count, type, op, comm, &request);
-                add(requests, code, request, "MPI_Iallreduce");
-            });
+            return channel.begin(
+                block.slot, [comm = channel.comm, data, count = static_cast<int>(block.count),
+                             op = mpi_op(c.op), type = mpi_type(carried)](Requests& requests) {
+                    MPI_Request request = MPI_REQUEST_NULL;
+                    const int code =
+                        MPI_Iallreduce(MPI_IN_PLACE, data, count, type, op, comm, &request);
+                    add(requests, code, request, "MPI_Iallreduce");
+                });
         },
         [&](const Block& block) {
             std::byte* data = staged(block);
             std::byte* target = static_cast<std::byte*>(c.recv) + block.at * item;
             note_copy(c, block.count * item);
-            if (carried == c.dtype) return cpu::scale_copy(target, data, block.count, c.dtype, c.scale);
+            if (carried == c.dtype)
+                return cpu::scale_copy(target, data, block.count, c.dtype, c.scale);
             cpu::scale_copy(data, data, block.count, carried, c.scale);
             cpu::convert(target, c.dtype, data, carried, block.count);
         });
@@ -104,18 +107,21 @@ void broadcast(Channel& channel, const ddp_collective& c, const Deadline& deadli
         channel, Blocks(bytes, 1, kMpiBlockBytes), deadline,
         [&](const Block& block) {
             std::byte* data = channel.buffers.require(block.slot, block.count);
-            if (is_root) copy(c, data, static_cast<const std::byte*>(c.send) + block.at, block.count);
-            return channel.begin(block.slot, [comm = channel.comm, data, count = static_cast<int>(block.count),
-                                              root = c.root](Requests& requests) {
-                MPI_Request request = MPI_REQUEST_NULL;
-                const int code = MPI_Ibcast(data, count, MPI_BYTE, root, comm, &request);
-                add(requests, code, request, "MPI_Ibcast");
-            });
+            if (is_root)
+                copy(c, data, static_cast<const std::byte*>(c.send) + block.at, block.count);
+            return channel.begin(
+                block.slot, [comm = channel.comm, data, count = static_cast<int>(block.count),
+                             root = c.root](Requests& requests) {
+                    MPI_Request request = MPI_REQUEST_NULL;
+                    const int code = MPI_Ibcast(data, count, MPI_BYTE, root, comm, &request);
+                    add(requests, code, request, "MPI_Ibcast");
+                });
         },
         [&](const Block& block) {
             const std::byte* data = channel.buffers.require(block.slot, block.count);
             // The root may hand its data over in `send`; everyone's result is in `recv`.
-            if (!is_root || c.send != c.recv) copy(c, static_cast<std::byte*>(c.recv) + block.at, data, block.count);
+            if (!is_root || c.send != c.recv)
+                copy(c, static_cast<std::byte*>(c.recv) + block.at, data, block.count);
         });
 }
 
@@ -125,20 +131,22 @@ void allgather(Channel& channel, const ddp_collective& c, const Deadline& deadli
         channel, Blocks(bytes, ranks, kMpiBlockBytes), deadline,
         [&](const Block& block) {
             std::byte* all = channel.buffers.require(block.slot, block.count * ranks);
-            copy(c, all + channel.self() * block.count, static_cast<const std::byte*>(c.send) + block.at, block.count);
+            copy(c, all + channel.self() * block.count,
+                 static_cast<const std::byte*>(c.send) + block.at, block.count);
             return channel.begin(
-                block.slot, [comm = channel.comm, all, count = static_cast<int>(block.count)](Requests& requests) {
+                block.slot, [comm = channel.comm, all,
+                             count = static_cast<int>(block.count)](Requests& requests) {
                     MPI_Request request = MPI_REQUEST_NULL;
-                    const int code =
-                        MPI_Iallgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, all, count, MPI_BYTE, comm, &request);
+                    const int code = MPI_Iallgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, all, count,
+                                                    MPI_BYTE, comm, &request);
                     add(requests, code, request, "MPI_Iallgather");
                 });
         },
         [&](const Block& block) {
             const std::byte* all = channel.buffers.require(block.slot, block.count * ranks);
             for (std::size_t rank = 0; rank < ranks; ++rank)
-                copy(c, static_cast<std::byte*>(c.recv) + rank * bytes + block.at, all + rank * block.count,
-                     block.count);
+                copy(c, static_cast<std::byte*>(c.recv) + rank * bytes + block.at,
+                     all + rank * block.count, block.count);
         });
 }
 

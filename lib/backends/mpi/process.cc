@@ -24,10 +24,11 @@ constexpr std::int64_t kQuietMs = 1'000;
 constexpr std::int64_t kLeaversMs = 1'000;
 
 // Open MPI and what builds on PMIx; MPICH, Intel MPI, Cray MPICH and Slurm's PMI-2; MVAPICH.
-constexpr const char* kMarks[] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "PMI_FD", "MV2_COMM_WORLD_RANK"};
+constexpr const char* kMarks[] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "PMI_FD",
+                                  "MV2_COMM_WORLD_RANK"};
 // The same in all processes of an MPI job, and others in another job.
-constexpr const char* kJobNames[] = {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "PMI_JOBID", "SLURM_JOB_ID",
-                                     "SLURM_STEP_ID"};
+constexpr const char* kJobNames[] = {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "PMI_JOBID",
+                                     "SLURM_JOB_ID", "SLURM_STEP_ID"};
 
 // MPI_Init in a process that no launcher has started may end it.
 bool started_by_launcher() {
@@ -39,12 +40,14 @@ bool started_by_launcher() {
 std::string job_name() {
     std::string name;
     for (const char* variable : kJobNames)
-        if (const char* value = std::getenv(variable); value && *value) name += str(name.empty() ? "" : "/", value);
+        if (const char* value = std::getenv(variable); value && *value)
+            name += str(name.empty() ? "" : "/", value);
     return name;
 }
 
-// Open MPI loads components that expect to find its libraries among the global symbols, but a module is loaded with
-// RTLD_LOCAL. This makes the symbols of the MPI that is already loaded global.
+// Open MPI loads components that expect to find its libraries among the global symbols, but a
+// module is loaded with RTLD_LOCAL. This makes the symbols of the MPI that is already loaded
+// global.
 void make_symbols_global() {
     Dl_info info;
     if (dladdr(reinterpret_cast<const void*>(&MPI_Init_thread), &info) && info.dli_fname)
@@ -80,9 +83,9 @@ Driver& Process::driver(const ddp_backend_host& host, const Deadline& deadline) 
     }
     lock.unlock();
     if (initialising_)
-        wait_while_joining(
-            *driver_, initialising_, host, deadline,
-            "MPI_Init_thread did not return: it waits until every process that mpirun has started calls it");
+        wait_while_joining(*driver_, initialising_, host, deadline,
+                           "MPI_Init_thread did not return: it waits until every process that "
+                           "mpirun has started calls it");
     return *driver_;
 }
 
@@ -101,12 +104,14 @@ void Process::adopt() {
 void Process::initialise() {
     if (!started_by_launcher())
         fail(DDP_ERROR_INVALID_STATE,
-             "this process was not started by mpirun: start the ranks with it (mpirun -n 4 ./program), or with another "
+             "this process was not started by mpirun: start the ranks with it (mpirun -n 4 "
+             "./program), or with another "
              "launcher of your MPI, such as srun");
     auto own = std::make_unique<ThreadDriver>();
     own_thread_ = own.get();
     driver_ = std::move(own);
-    initialising_ = std::make_shared<Batch>([raw = own_thread_](Requests&) { initialise_here(*raw); }, nullptr);
+    initialising_ =
+        std::make_shared<Batch>([raw = own_thread_](Requests&) { initialise_here(*raw); }, nullptr);
     own_thread_->post(initialising_);
     pid_ = getpid();
     std::atexit(at_exit);
@@ -140,27 +145,31 @@ void Process::at_exit() {
     instance().finalize();
 }
 
-// MPI_Finalize waits for the other processes. Where an operation was given up it might never return; then this process
-// ends without it, which mpirun takes for a failure, as it should.
+// MPI_Finalize waits for the other processes. Where an operation was given up it might never
+// return; then this process ends without it, which mpirun takes for a failure, as it should.
 void Process::finalize() {
     if (pid_ != getpid()) return;  // a fork has no thread to do it
     int finalized = 0;
     MPI_Finalized(&finalized);
     if (!finalized && own_thread_->quiet_within(Deadline::after_ms(kQuietMs))) {
         const Lock lock(mutex_);
-        const auto timeout_ms = leavers_ ? std::min(finalize_timeout_ms_, kLeaversMs) : finalize_timeout_ms_;
-        auto batch = std::make_shared<Batch>([](Requests&) { check(MPI_Finalize(), "MPI_Finalize"); }, nullptr);
+        const auto timeout_ms =
+            leavers_ ? std::min(finalize_timeout_ms_, kLeaversMs) : finalize_timeout_ms_;
+        auto batch = std::make_shared<Batch>(
+            [](Requests&) { check(MPI_Finalize(), "MPI_Finalize"); }, nullptr);
         own_thread_->post(batch);
         if (!own_thread_->wait(batch, Deadline::after_ms(timeout_ms), kNever))
-            log(LogLevel::kWarn, "backend mpi: other processes of the job did not come to their end within ",
+            log(LogLevel::kWarn,
+                "backend mpi: other processes of the job did not come to their end within ",
                 timeout_ms, " ms; this one exits without MPI_Finalize, and mpirun may end them");
     }
     own_thread_->stop();
 }
 
-void wait_while_joining(Driver& driver, const BatchPtr& batch, const ddp_backend_host& host, const Deadline& deadline,
-                        const std::string& what) {
-    while (!driver.wait(batch, Deadline::after_ms(std::min(kJoinLookMs, deadline.remaining_ms())), kNever)) {
+void wait_while_joining(Driver& driver, const BatchPtr& batch, const ddp_backend_host& host,
+                        const Deadline& deadline, const std::string& what) {
+    while (!driver.wait(batch, Deadline::after_ms(std::min(kJoinLookMs, deadline.remaining_ms())),
+                        kNever)) {
         if (deadline.expired()) fail(DDP_ERROR_TIMEOUT, what, " (", host.timeout_ms, " ms)");
         ask_program(host);
         backend::Keys(host).check_group();

@@ -9,7 +9,8 @@
 namespace libddp::mpi {
 namespace {
 
-// How long the thread, and who waits for it, look again at once before they sleep: a little more than waking takes.
+// How long the thread, and who waits for it, look again at once before they sleep: a little more
+// than waking takes.
 constexpr auto kStayAwake = std::chrono::microseconds(50);
 
 // How long freeing a group, and the end of the process, may wait for the thread.
@@ -69,7 +70,8 @@ void ThreadDriver::post_blocking(BatchPtr batch) {
     }
 }
 
-bool ThreadDriver::wait(const BatchPtr& batch, const Deadline& deadline, const std::atomic<bool>& aborted) {
+bool ThreadDriver::wait(const BatchPtr& batch, const Deadline& deadline,
+                        const std::atomic<bool>& aborted) {
     const auto over = [&] { return batch->done.load(std::memory_order_acquire) || aborted; };
     if (!stay_awake(over, caller_seen_, thread_seen_)) {
         Lock lock(mutex_);
@@ -96,8 +98,8 @@ void ThreadDriver::wake() {
 }
 
 void ThreadDriver::release(MPI_Comm comm) {
-    auto batch =
-        std::make_shared<Batch>([comm](Requests&) mutable { check(MPI_Comm_free(&comm), "MPI_Comm_free"); }, nullptr);
+    auto batch = std::make_shared<Batch>(
+        [comm](Requests&) mutable { check(MPI_Comm_free(&comm), "MPI_Comm_free"); }, nullptr);
     post(batch);
     // The program may be about to finalize MPI.
     static const std::atomic<bool> never{false};
@@ -108,7 +110,8 @@ bool ThreadDriver::quiet_within(const Deadline& deadline) {
     Lock lock(mutex_);
     leaving_ = true;
     posted_.notify_one();
-    finished_.wait_until(lock, deadline.at(), [this]() DDP_REQUIRES(mutex_) { return unfinished_ == 0; });
+    finished_.wait_until(lock, deadline.at(),
+                         [this]() DDP_REQUIRES(mutex_) { return unfinished_ == 0; });
     return unfinished_ == 0 && left_to_mpi_.empty();
 }
 
@@ -116,7 +119,8 @@ void ThreadDriver::stop() {
     Lock lock(mutex_);
     stopping_ = true;
     posted_.notify_one();
-    finished_.wait_until(lock, Deadline::after_ms(kStopMs).at(), [this]() DDP_REQUIRES(mutex_) { return stopped_; });
+    finished_.wait_until(lock, Deadline::after_ms(kStopMs).at(),
+                         [this]() DDP_REQUIRES(mutex_) { return stopped_; });
 }
 
 void ThreadDriver::loop() {
@@ -172,8 +176,10 @@ void ThreadDriver::finish(const BatchPtr& batch) {
 // Until there may be something to do. Called and returns with the lock held.
 void ThreadDriver::rest(Lock& lock) {
     if (!new_.empty()) return;
-    // An operation that was given up may still end, but is not worth staying awake for, except at the end.
-    const bool busy = leaving_ ? !active_.empty() : std::any_of(active_.begin(), active_.end(), is_awaited);
+    // An operation that was given up may still end, but is not worth staying awake for, except at
+    // the end.
+    const bool busy =
+        leaving_ ? !active_.empty() : std::any_of(active_.begin(), active_.end(), is_awaited);
     if (busy) {
         lock.unlock();
         const auto nap = backoff_.next();
@@ -182,11 +188,14 @@ void ThreadDriver::rest(Lock& lock) {
         return;
     }
     lock.unlock();
-    const auto wanted = [this] { return new_count_.load(std::memory_order_acquire) > 0 || leaving_; };
+    const auto wanted = [this] {
+        return new_count_.load(std::memory_order_acquire) > 0 || leaving_;
+    };
     stay_awake(wanted, thread_seen_, caller_seen_);
     lock.lock();
-    posted_.wait(
-        lock, [this]() DDP_REQUIRES(mutex_) { return !new_.empty() || stopping_ || (leaving_ && !active_.empty()); });
+    posted_.wait(lock, [this]() DDP_REQUIRES(mutex_) {
+        return !new_.empty() || stopping_ || (leaving_ && !active_.empty());
+    });
 }
 
 }  // namespace libddp::mpi

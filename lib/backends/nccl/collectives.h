@@ -1,5 +1,5 @@
-// Collectives on one communicator. Each enqueues on collective.stream, and returns when that is done. The current device is the
-// communicator's.
+// Collectives on one communicator. Each enqueues on collective.stream, and returns when that is
+// done. The current device is the communicator's.
 #pragma once
 
 #include "backends/nccl/communicator.h"
@@ -13,8 +13,8 @@ struct Channel {
     int rank, world;
 };
 
-// Whether NCCL's own reduction has the numbers that libddp promises: its minimum and maximum forget NaNs, and it has no complex
-// numbers, whose sums are those of their parts.
+// Whether NCCL's own reduction has the numbers that libddp promises: its minimum and maximum forget
+// NaNs, and it has no complex numbers, whose sums are those of their parts.
 bool nccl_can_reduce(ddp_dtype dtype, ddp_reduce_op op);
 
 void nccl_allreduce(const Channel& channel, const ddp_collective& c, const Deadline& deadline);
@@ -24,6 +24,7 @@ void allgather(const Channel& channel, const ddp_collective& c, const Deadline& 
 
 // Every rank gets its share of the others' data and reduces it in rank order, with libddp's kernel.
 void direct_allreduce(const Channel& channel, const ddp_collective& c, const Deadline& deadline);
-void direct_reduce_scatter(const Channel& channel, const ddp_collective& c, const Deadline& deadline);
+void direct_reduce_scatter(const Channel& channel, const ddp_collective& c,
+                           const Deadline& deadline);
 
 }  // namespace libddp::cuda

@@ -26,13 +26,14 @@ using std::chrono::milliseconds;
 
 // How long the destructor waits for NCCL to end, and NCCL for its own threads before it is aborted.
 constexpr milliseconds kFree{300}, kFinalize{200};
-// How long a process that exits waits for that: NCCL and the CUDA runtime crash when they are torn down under a thread of theirs.
+// How long a process that exits waits for that: NCCL and the CUDA runtime crash when they are torn
+// down under a thread of theirs.
 constexpr std::int64_t kExitMs = 10'000;
 // How long a new communicator waits for others of this process that are ending.
 constexpr std::int64_t kOthersMs = 10'000;
 constexpr milliseconds kLook{20};
-// How long an abort waits for a thread that is inside NCCL. It comes out sooner, unless NCCL itself hangs: then the abort is what
-// gets it out.
+// How long an abort waits for a thread that is inside NCCL. It comes out sooner, unless NCCL itself
+// hangs: then the abort is what gets it out.
 constexpr milliseconds kInside{50};
 // NCCL mostly needs some ten microseconds. A sleep, however short, takes a hundred.
 constexpr std::chrono::microseconds kLooking{200}, kPause{50};
@@ -46,7 +47,8 @@ RankGpu rank_gpu(int device, int nccl_version) {
     gpu.id = host_id() + " ";
     for (const char byte : properties.uuid.bytes) {
         char digits[3];
-        std::snprintf(digits, sizeof digits, "%02x", static_cast<unsigned>(static_cast<unsigned char>(byte)));
+        std::snprintf(digits, sizeof digits, "%02x",
+                      static_cast<unsigned>(static_cast<unsigned char>(byte)));
         gpu.id += digits;
     }
     char bus[32] = "";
@@ -58,8 +60,9 @@ RankGpu rank_gpu(int device, int nccl_version) {
     return gpu;
 }
 
-// The communicators of this process that are ending. NCCL frees memory then. Until all kernels of the GPU are over, that may keep other
-// threads out of CUDA: also the thread of a rank for which a kernel of another rank of this process waits.
+// The communicators of this process that are ending. NCCL frees memory then. Until all kernels of
+// the GPU are over, that may keep other threads out of CUDA: also the thread of a rank for which a
+// kernel of another rank of this process waits.
 class Endings {
 public:
     void begin() {
@@ -116,12 +119,14 @@ struct Communicator::Shared {
         at_exit.emplace(
             [this](int, const Deadline& deadline) {
                 Lock lock(end_mutex);
-                end_changed.wait_until(lock, deadline.at(), [this]() DDP_REQUIRES(end_mutex) { return ended; });
+                end_changed.wait_until(lock, deadline.at(),
+                                       [this]() DDP_REQUIRES(end_mutex) { return ended; });
             },
             kExitMs);
     }
 
-    // On a thread of its own. NCCL waits for its own threads here, and, in the worst case, for ever.
+    // On a thread of its own. NCCL waits for its own threads here, and, in the worst case, for
+    // ever.
     void finish(int device, bool abort) noexcept {
         try {
             const OnDevice current(device);
@@ -158,8 +163,8 @@ struct Communicator::Shared {
     }
 };
 
-Communicator::Communicator(const ddp_backend_host& host, int number, int device, const Deadline& deadline,
-                           std::function<void()> look)
+Communicator::Communicator(const ddp_backend_host& host, int number, int device,
+                           const Deadline& deadline, std::function<void()> look)
     : device_(device), look_(std::move(look)), shared_(std::make_shared<Shared>()) {
     // No rank is past the meeting, so no kernel can wait for another rank yet.
     endings().wait(Deadline::after_ms(std::min(kOthersMs, deadline.remaining_ms())), look_);
@@ -171,8 +176,9 @@ Communicator::Communicator(const ddp_backend_host& host, int number, int device,
     const BesideCaptures beside;
     try {
         const std::scoped_lock lock(shared_->mutex);
-        settle(nccl().ncclCommInitRankConfig(&shared_->comm, host.world_size, id, host.rank, &config),
-               "connecting the GPUs", deadline);
+        settle(
+            nccl().ncclCommInitRankConfig(&shared_->comm, host.world_size, id, host.rank, &config),
+            "connecting the GPUs", deadline);
         AtExit::prepare();  // after what CUDA and NCCL have registered, which this must come before
     } catch (...) {
         end(true);
@@ -189,12 +195,15 @@ Communicator::~Communicator() {
         // No thread can be started: the process keeps what NCCL has.
     }
     Lock lock(shared_->end_mutex);
-    shared_->end_changed.wait_until(lock, std::chrono::steady_clock::now() + kFree,
-                                    [&]() DDP_REQUIRES(shared_->end_mutex) { return shared_->ended; });
+    shared_->end_changed.wait_until(
+        lock, std::chrono::steady_clock::now() + kFree,
+        [&]() DDP_REQUIRES(shared_->end_mutex) { return shared_->ended; });
 }
 
-// Rank 0 hears from all where they are, and then tells either the id under which NCCL meets or why it cannot.
-void Communicator::meet(const ddp_backend_host& host, int number, const Deadline& deadline, ncclUniqueId& id) {
+// Rank 0 hears from all where they are, and then tells either the id under which NCCL meets or why
+// it cannot.
+void Communicator::meet(const ddp_backend_host& host, int number, const Deadline& deadline,
+                        ncclUniqueId& id) {
     constexpr char kGo = '+', kGoShared = '=', kRefuse = '-';
     if (host.world_size == 1) return check(nccl().ncclGetUniqueId(&id), "ncclGetUniqueId", nullptr);
     const backend::Keys keys = keys_of(host, number);
@@ -210,7 +219,8 @@ void Communicator::meet(const ddp_backend_host& host, int number, const Deadline
         const std::string fault = fault_of(gpus, &culprit);
         if (fault.empty()) {
             check(nccl().ncclGetUniqueId(&id), "ncclGetUniqueId", nullptr);
-            answer = (any_shared(gpus) ? kGoShared : kGo) + std::string(id.internal, sizeof id.internal);
+            answer =
+                (any_shared(gpus) ? kGoShared : kGo) + std::string(id.internal, sizeof id.internal);
         } else {
             answer = str(kRefuse, culprit, ' ', fault);
         }
@@ -244,12 +254,14 @@ void Communicator::settle(ncclResult_t result, const char* name, const Deadline&
     while (result == ncclInProgress) {
         look_();
         if (deadline.expired())
-            fail(DDP_ERROR_TIMEOUT, name, ": NCCL was not ready in time; another rank may not have come");
+            fail(DDP_ERROR_TIMEOUT, name,
+                 ": NCCL was not ready in time; another rank may not have come");
         if (std::chrono::steady_clock::now() - begin < kLooking)
             std::this_thread::yield();
         else
             std::this_thread::sleep_for(kPause);
-        check(nccl().ncclCommGetAsyncError(shared_->comm, &result), "ncclCommGetAsyncError", shared_->comm);
+        check(nccl().ncclCommGetAsyncError(shared_->comm, &result), "ncclCommGetAsyncError",
+              shared_->comm);
     }
     check(result, name, shared_->comm);
 }
@@ -259,7 +271,8 @@ void Communicator::check_enqueued() {
     const std::unique_lock inside(shared_->mutex, std::try_to_lock);
     if (!inside || !shared_->comm) return;
     ncclResult_t result = ncclSuccess;
-    check(nccl().ncclCommGetAsyncError(shared_->comm, &result), "ncclCommGetAsyncError", shared_->comm);
+    check(nccl().ncclCommGetAsyncError(shared_->comm, &result), "ncclCommGetAsyncError",
+          shared_->comm);
     if (result != ncclInProgress) check(result, "an operation of NCCL", shared_->comm);
 }
 
@@ -279,7 +292,9 @@ void Communicator::end(bool abort) {
     try {
         shared_->wait_at_exit();
         if (AtExit::exiting()) return shared_->set_ended();
-        quiet_thread([shared = shared_, device = device_, abort] { shared->finish(device, abort); }).detach();
+        quiet_thread([shared = shared_, device = device_, abort] {
+            shared->finish(device, abort);
+        }).detach();
     } catch (...) {
         shared_->set_ended();
         throw;

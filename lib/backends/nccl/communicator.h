@@ -14,9 +14,10 @@ namespace libddp::cuda {
 
 class Communicator {
 public:
-    // Waits, 10 s at most, for communicators of this process that are ending. Then meets the other ranks, which create theirs with the same
-    // `number`, and waits for them until the deadline. `look` throws when
-    // there is a reason to stop waiting; it is called again and again by every function that waits.
+    // Waits, 10 s at most, for communicators of this process that are ending. Then meets the other
+    // ranks, which create theirs with the same `number`, and waits for them until the deadline.
+    // `look` throws when there is a reason to stop waiting; it is called again and again by every
+    // function that waits.
     Communicator(const ddp_backend_host& host, int number, int device, const Deadline& deadline,
                  std::function<void()> look);
     // Ends it, in the background if that takes long. Does not wait for other ranks.
@@ -28,10 +29,12 @@ public:
     // Whether two ranks use one GPU.
     bool shares_gpu() const { return shares_gpu_; }
 
-    // Calls functions of NCCL, whose result `calls` returns, and waits until NCCL has enqueued what they ask for. Throws. On the
-    // thread whose current device is this one's. name: for messages.
-    void enqueue(const char* name, const Deadline& deadline, const std::function<ncclResult_t(ncclComm_t)>& calls);
-    // Throws what has gone wrong in operations that are enqueued, or in the connections. Does not wait. Any thread.
+    // Calls functions of NCCL, whose result `calls` returns, and waits until NCCL has enqueued what
+    // they ask for. Throws. On the thread whose current device is this one's. name: for messages.
+    void enqueue(const char* name, const Deadline& deadline,
+                 const std::function<ncclResult_t(ncclComm_t)>& calls);
+    // Throws what has gone wrong in operations that are enqueued, or in the connections. Does not
+    // wait. Any thread.
     void check_enqueued();
     // Ends what is enqueued, in the background; returns at once. Any thread, any number of times.
     void abort();

@@ -32,12 +32,16 @@ private:
 // Sends and receives of one group, of which NCCL carries out all at once. The first failure stands.
 class Exchange {
 public:
-    Exchange(ncclComm_t comm, cudaStream_t stream) : comm_(comm), stream_(stream) { note(nccl().ncclGroupStart()); }
+    Exchange(ncclComm_t comm, cudaStream_t stream) : comm_(comm), stream_(stream) {
+        note(nccl().ncclGroupStart());
+    }
     void send(const std::byte* data, std::size_t bytes, std::size_t peer) {
-        if (bytes > 0) note(nccl().ncclSend(data, bytes, ncclUint8, static_cast<int>(peer), comm_, stream_));
+        if (bytes > 0)
+            note(nccl().ncclSend(data, bytes, ncclUint8, static_cast<int>(peer), comm_, stream_));
     }
     void receive(std::byte* data, std::size_t bytes, std::size_t peer) {
-        if (bytes > 0) note(nccl().ncclRecv(data, bytes, ncclUint8, static_cast<int>(peer), comm_, stream_));
+        if (bytes > 0)
+            note(nccl().ncclRecv(data, bytes, ncclUint8, static_cast<int>(peer), comm_, stream_));
     }
     ncclResult_t end() {
         const ncclResult_t result = nccl().ncclGroupEnd();
@@ -57,17 +61,21 @@ struct Pieces {
     const Channel& channel;
     const ddp_collective& c;
     const std::size_t item = dtype_size(c.dtype);
-    const std::size_t rank = static_cast<std::size_t>(channel.rank), world = static_cast<std::size_t>(channel.world);
+    const std::size_t rank = static_cast<std::size_t>(channel.rank),
+                      world = static_cast<std::size_t>(channel.world);
     const cudaStream_t stream = stream_of(c.stream);
 
-    // Every rank sends each other its share and receives the others' parts of its own, which it reduces into `out`.
-    // share_of(rank): where a rank's share lies in c.send.
+    // Every rank sends each other its share and receives the others' parts of its own, which it
+    // reduces into `out`. share_of(rank): where a rank's share lies in c.send.
     template <class ShareOf>
     void reduce_own(void* out, ShareOf share_of, const Deadline& deadline) const {
         const auto* send = static_cast<const std::byte*>(c.send);
         const Share own = share_of(rank);
-        const Scratch scratch(channel.communicator.device(), own.count * item * (world - 1), stream);
-        const auto slot = [&](std::size_t peer) { return (peer < rank ? peer : peer - 1) * own.count * item; };
+        const Scratch scratch(channel.communicator.device(), own.count * item * (world - 1),
+                              stream);
+        const auto slot = [&](std::size_t peer) {
+            return (peer < rank ? peer : peer - 1) * own.count * item;
+        };
         std::vector<const void*> inputs(world);
         for (std::size_t peer = 0; peer < world; ++peer)
             inputs[peer] = peer == rank ? send + own.begin * item : scratch.at(slot(peer));
@@ -108,7 +116,8 @@ void direct_allreduce(const Channel& channel, const ddp_collective& c, const Dea
     });
 }
 
-void direct_reduce_scatter(const Channel& channel, const ddp_collective& c, const Deadline& deadline) {
+void direct_reduce_scatter(const Channel& channel, const ddp_collective& c,
+                           const Deadline& deadline) {
     const Pieces pieces{channel, c};
     pieces.reduce_own(
         c.recv,

@@ -14,14 +14,14 @@ constexpr int kOldest = NCCL_VERSION(2, 19, 0);
 Nccl open() {
     void* library = dlopen(kFile, RTLD_NOW | RTLD_LOCAL);
     if (!library)
-        fail(DDP_ERROR_UNAVAILABLE, "the backend nccl needs ", kFile, ", which does not load (", dlerror(),
-             "); install NCCL, or add its folder to LD_LIBRARY_PATH");
+        fail(DDP_ERROR_UNAVAILABLE, "the backend nccl needs ", kFile, ", which does not load (",
+             dlerror(), "); install NCCL, or add its folder to LD_LIBRARY_PATH");
     Nccl nccl;
     const auto find = [&](const char* name) {
         void* function = dlsym(library, name);
         if (!function)
-            fail(DDP_ERROR_UNAVAILABLE, "the backend nccl needs NCCL ", nccl_version_text(kOldest), " or newer; ",
-                 kFile, " has no ", name);
+            fail(DDP_ERROR_UNAVAILABLE, "the backend nccl needs NCCL ", nccl_version_text(kOldest),
+                 " or newer; ", kFile, " has no ", name);
         return function;
     };
 #define LIBDDP_NCCL_FIND(name) nccl.name = reinterpret_cast<decltype(&::name)>(find(#name));
@@ -29,8 +29,8 @@ Nccl open() {
 #undef LIBDDP_NCCL_FIND
     nccl.ncclGetVersion(&nccl.version);
     if (nccl.version < kOldest)
-        fail(DDP_ERROR_UNAVAILABLE, "the backend nccl needs NCCL ", nccl_version_text(kOldest), " or newer; ", kFile,
-             " is ", nccl_version_text(nccl.version));
+        fail(DDP_ERROR_UNAVAILABLE, "the backend nccl needs NCCL ", nccl_version_text(kOldest),
+             " or newer; ", kFile, " is ", nccl_version_text(nccl.version));
     return nccl;
 }
 

@@ -1,4 +1,5 @@
-// NCCL, opened when it is first used: the module loads without it, and a process has one NCCL, also beside PyTorch's.
+// NCCL, opened when it is first used: the module loads without it, and a process has one NCCL, also
+// beside PyTorch's.
 #pragma once
 
 #include <nccl.h>

@@ -47,7 +47,8 @@ ncclRedOp_t op_of(ddp_reduce_op op) {
     }
 }
 
-// NCCL divides itself where it was asked to fuse, which is where the world is a power of two, and then only floating point.
+// NCCL divides itself where it was asked to fuse, which is where the world is a power of two, and
+// then only floating point.
 bool divides(const Channel& channel, const ddp_collective& c) {
     return c.op == DDP_SUM && is_floating(c.dtype) && c.scale * channel.world == 1;
 }
@@ -77,24 +78,26 @@ bool nccl_can_reduce(ddp_dtype dtype, ddp_reduce_op op) {
 void nccl_allreduce(const Channel& channel, const ddp_collective& c, const Deadline& deadline) {
     reduce_and_scale(channel, c, [&](ncclRedOp_t op) {
         channel.communicator.enqueue("allreduce", deadline, [&](ncclComm_t comm) {
-            return nccl().ncclAllReduce(c.send, c.recv, numbers_in(c), type_of(c.dtype), op, comm, stream_of(c.stream));
+            return nccl().ncclAllReduce(c.send, c.recv, numbers_in(c), type_of(c.dtype), op, comm,
+                                        stream_of(c.stream));
         });
     });
 }
 
-void nccl_reduce_scatter(const Channel& channel, const ddp_collective& c, const Deadline& deadline) {
+void nccl_reduce_scatter(const Channel& channel, const ddp_collective& c,
+                         const Deadline& deadline) {
     reduce_and_scale(channel, c, [&](ncclRedOp_t op) {
         channel.communicator.enqueue("reduce_scatter", deadline, [&](ncclComm_t comm) {
-            return nccl().ncclReduceScatter(c.send, c.recv, numbers_in(c), type_of(c.dtype), op, comm,
-                                            stream_of(c.stream));
+            return nccl().ncclReduceScatter(c.send, c.recv, numbers_in(c), type_of(c.dtype), op,
+                                            comm, stream_of(c.stream));
         });
     });
 }
 
 void broadcast(const Channel& channel, const ddp_collective& c, const Deadline& deadline) {
     channel.communicator.enqueue("broadcast", deadline, [&](ncclComm_t comm) {
-        return nccl().ncclBroadcast(c.send, c.recv, c.count * dtype_size(c.dtype), ncclUint8, c.root, comm,
-                                    stream_of(c.stream));
+        return nccl().ncclBroadcast(c.send, c.recv, c.count * dtype_size(c.dtype), ncclUint8,
+                                    c.root, comm, stream_of(c.stream));
     });
 }
 

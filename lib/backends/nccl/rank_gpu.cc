@@ -30,8 +30,8 @@ RankGpu decode(const std::string& text) {
     TextIn lines(text);
     std::string version, shares;
     RankGpu gpu;
-    if (!std::getline(lines, version) || !std::getline(lines, shares) || !std::getline(lines, gpu.name) ||
-        !std::getline(lines, gpu.id))
+    if (!std::getline(lines, version) || !std::getline(lines, shares) ||
+        !std::getline(lines, gpu.name) || !std::getline(lines, gpu.id))
         fail(DDP_ERROR_INTERNAL, "'", text, "' does not say which GPU a rank uses");
     gpu.nccl = static_cast<int>(parse_int(version, 0, INT32_MAX, "NCCL's version"));
     gpu.shares = shares == "1";
@@ -50,13 +50,15 @@ std::string fault_of(const std::vector<RankGpu>& gpus, int* rank) {
         if (fresh) continue;
         const std::string shared = describe_shared(gpu, taken->second, i);
         if (gpu.nccl < kSharesSince)
-            return str(shared, ", which NCCL ", nccl_version_text(gpu.nccl), " does not support (from ",
-                       nccl_version_text(kSharesSince),
-                       " on it does); give each rank a GPU of its own, or use the backend auto, which copies through "
+            return str(shared, ", which NCCL ", nccl_version_text(gpu.nccl),
+                       " does not support (from ", nccl_version_text(kSharesSince),
+                       " on it does); give each rank a GPU of its own, or use the backend auto, "
+                       "which copies through "
                        "the host");
         if (!gpu.shares || !gpus[taken->second].shares)
             return str(shared, "; NCCL supports that with ", kShareVariable,
-                       "=1 in the environment of both. Or give each rank a GPU of its own, or use the backend auto");
+                       "=1 in the environment of both. Or give each rank a GPU of its own, or use "
+                       "the backend auto");
     }
     *rank = -1;
     return {};

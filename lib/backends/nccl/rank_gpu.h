@@ -1,4 +1,5 @@
-// Which GPU each rank of a communicator uses, as the ranks tell each other before NCCL connects them. Plain C++.
+// Which GPU each rank of a communicator uses, as the ranks tell each other before NCCL connects
+// them. Plain C++.
 #pragma once
 
 #include <string>
@@ -22,8 +23,8 @@ RankGpu decode(const std::string& text);
 // "2.28.9" from 22809.
 std::string nccl_version_text(int version);
 
-// Why NCCL could not connect these ranks: they have different versions, or share a GPU where NCCL does not allow that. Empty
-// if it could. *rank: one that is concerned.
+// Why NCCL could not connect these ranks: they have different versions, or share a GPU where NCCL
+// does not allow that. Empty if it could. *rank: one that is concerned.
 std::string fault_of(const std::vector<RankGpu>& gpus, int* rank);
 // Whether two of them are one.
 bool any_shared(const std::vector<RankGpu>& gpus);

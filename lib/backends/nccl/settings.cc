@@ -22,13 +22,15 @@ Settings read_settings(const ddp_backend_host& host) {
              "' is not one of auto, direct, nccl");
     if (algorithm == "nccl" && deterministic)
         fail(DDP_ERROR_INVALID_ARGUMENT, options.name("algorithm"),
-             ": nccl does not promise the same bits whatever the buckets, which DDP_GROUP_DETERMINISTIC asks for; use "
+             ": nccl does not promise the same bits whatever the buckets, which "
+             "DDP_GROUP_DETERMINISTIC asks for; use "
              "direct");
     Settings settings;
     settings.direct = algorithm == "direct" || (algorithm == "auto" && deterministic);
     options.flag("register", settings.registers);
     options.finish();
-    // NCCL multiplies before it adds, which is exact with powers of two; and not in registered memory, where it had defects.
+    // NCCL multiplies before it adds, which is exact with powers of two; and not in registered
+    // memory, where it had defects.
     settings.averages = !settings.direct && !settings.registers && is_power_of_two(host.world_size);
     return settings;
 }

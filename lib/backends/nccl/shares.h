@@ -10,8 +10,8 @@ struct Share {
     std::size_t begin, count;
 };
 
-// Shares of `count` elements of `size` bytes for `world` ranks: as equal as can be with borders at multiples of 16 bytes, so that
-// kernels read whole words. The last ones may be empty.
+// Shares of `count` elements of `size` bytes for `world` ranks: as equal as can be with borders at
+// multiples of 16 bytes, so that kernels read whole words. The last ones may be empty.
 class Shares {
 public:
     Shares(std::size_t count, std::size_t size, std::size_t world) : count_(count) {

@@ -24,14 +24,14 @@ constexpr std::int64_t kUnregisterMs = 100;
 bool zero(void* memory, std::size_t bytes) {
     cudaStream_t stream = nullptr;
     if (cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) != cudaSuccess) return false;
-    const bool done =
-        cudaMemsetAsync(memory, 0, bytes, stream) == cudaSuccess && cudaStreamSynchronize(stream) == cudaSuccess;
+    const bool done = cudaMemsetAsync(memory, 0, bytes, stream) == cudaSuccess &&
+                      cudaStreamSynchronize(stream) == cudaSuccess;
     cudaStreamDestroy(stream);
     return done;
 }
 
-// Memory that NCCL reads and writes without copies of its own, where the hardware can. On the current device, ready for
-// every stream. Null if NCCL has none.
+// Memory that NCCL reads and writes without copies of its own, where the hardware can. On the
+// current device, ready for every stream. Null if NCCL has none.
 void* allocate_zeroed_for_nccl(std::size_t bytes) {
     void* memory = nullptr;
     const bool there = nccl().ncclMemAlloc(&memory, bytes) == ncclSuccess && memory;
@@ -46,7 +46,8 @@ void free_for_nccl(void* memory) {
 }
 
 // Null if it cannot be registered, which costs speed alone. Throws if the communicator is broken.
-void* register_memory(Communicator& communicator, void* memory, std::size_t bytes, const Deadline& deadline) {
+void* register_memory(Communicator& communicator, void* memory, std::size_t bytes,
+                      const Deadline& deadline) {
     void* handle = nullptr;
     communicator.enqueue("registering a bucket", deadline, [&](ncclComm_t comm) {
         const ncclResult_t result = nccl().ncclCommRegister(comm, memory, bytes, &handle);
@@ -60,8 +61,9 @@ void* register_memory(Communicator& communicator, void* memory, std::size_t byte
 // Does nothing if the communicator has ended: its registrations have, too.
 void unregister_memory(Communicator& communicator, void* handle) {
     try {
-        communicator.enqueue("releasing a bucket", Deadline::after_ms(kUnregisterMs),
-                             [&](ncclComm_t comm) { return nccl().ncclCommDeregister(comm, handle); });
+        communicator.enqueue(
+            "releasing a bucket", Deadline::after_ms(kUnregisterMs),
+            [&](ncclComm_t comm) { return nccl().ncclCommDeregister(comm, handle); });
     } catch (const Error&) {
         // The communicator has ended.
     }
@@ -69,8 +71,8 @@ void unregister_memory(Communicator& communicator, void* handle) {
 
 }  // namespace
 
-// A rank may have parameters on several devices. Its first collective on a device connects that with the device that
-// each other rank uses in the same collective.
+// A rank may have parameters on several devices. Its first collective on a device connects that
+// with the device that each other rank uses in the same collective.
 class NcclTransport {
 public:
     explicit NcclTransport(const ddp_backend_host& host);
@@ -107,10 +109,12 @@ private:
     std::map<void*, Registered> registered_ DDP_GUARDED_BY(mutex_);
 };
 
-NcclTransport::NcclTransport(const ddp_backend_host& host) : host_(host), settings_(read_settings(host)) {
+NcclTransport::NcclTransport(const ddp_backend_host& host)
+    : host_(host), settings_(read_settings(host)) {
     device_count();
     const Nccl& library = nccl();
-    if (host.rank == 0) host.log(host.handle, 3, str("NCCL ", nccl_version_text(library.version)).c_str());
+    if (host.rank == 0)
+        host.log(host.handle, 3, str("NCCL ", nccl_version_text(library.version)).c_str());
 }
 
 std::uint32_t NcclTransport::capabilities() const {
@@ -137,9 +141,11 @@ void NcclTransport::dispatch(const ddp_collective& c, const Deadline& deadline) 
     const bool native = !settings_.direct && nccl_can_reduce(c.dtype, c.op);
     switch (c.kind) {
         case DDP_COLLECTIVE_ALLREDUCE:
-            return native ? nccl_allreduce(channel, c, deadline) : direct_allreduce(channel, c, deadline);
+            return native ? nccl_allreduce(channel, c, deadline)
+                          : direct_allreduce(channel, c, deadline);
         case DDP_COLLECTIVE_REDUCE_SCATTER:
-            return native ? nccl_reduce_scatter(channel, c, deadline) : direct_reduce_scatter(channel, c, deadline);
+            return native ? nccl_reduce_scatter(channel, c, deadline)
+                          : direct_reduce_scatter(channel, c, deadline);
         case DDP_COLLECTIVE_BROADCAST:
             return broadcast(channel, c, deadline);
         case DDP_COLLECTIVE_ALLGATHER:
@@ -164,8 +170,8 @@ std::shared_ptr<Communicator> NcclTransport::on(int device, const Deadline& dead
         const Lock lock(mutex_);
         number = communicators_.size();
     }
-    auto created =
-        std::make_shared<Communicator>(host_, static_cast<int>(number), device, deadline, [this] { failure_.check(); });
+    auto created = std::make_shared<Communicator>(host_, static_cast<int>(number), device, deadline,
+                                                  [this] { failure_.check(); });
     {
         const Lock lock(mutex_);
         communicators_.emplace(device, created);
@@ -192,13 +198,15 @@ void NcclTransport::abort() {
 }
 
 void* NcclTransport::allocate(std::size_t bytes, const ddp_device& device) {
-    if (!settings_.registers || host_.world_size == 1 || device.kind != DDP_DEVICE_CUDA) return nullptr;
+    if (!settings_.registers || host_.world_size == 1 || device.kind != DDP_DEVICE_CUDA)
+        return nullptr;
     // Before, each bucket takes a multiple of what a multicast object does: 512 MiB on an H100.
     if (nccl().version < kAllocatesExactly) return nullptr;
     failure_.check();
     const Deadline deadline = Deadline::after_ms(host_.timeout_ms);
     const auto communicator = on(device.index, deadline);
-    // With NCCL 2.30.7, sends and receives of registered memory between two processes on one GPU never ended.
+    // With NCCL 2.30.7, sends and receives of registered memory between two processes on one GPU
+    // never ended.
     if (communicator->shares_gpu()) return nullptr;
     const OnDevice current(device.index);
     const BesideCaptures beside;

@@ -1,4 +1,5 @@
-// Allreduce: a short message is summed by everyone; a long one in parts, where it lies if it lies in shared memory.
+// Allreduce: a short message is summed by everyone; a long one in parts, where it lies if it lies
+// in shared memory.
 #include <algorithm>
 #include <cstring>
 #include <vector>
@@ -10,8 +11,8 @@
 namespace libddp::shm {
 namespace {
 
-// The bytes that a rank reduces at a time. Small enough that ranks share the work evenly, large enough that asking for
-// the next part costs nothing beside it.
+// The bytes that a rank reduces at a time. Small enough that ranks share the work evenly, large
+// enough that asking for the next part costs nothing beside it.
 constexpr std::size_t kPartBytes = 64 << 10;
 
 bool all_shared(const Team& team) {
@@ -41,12 +42,16 @@ public:
         outs_[0] = at(rank, range);
         reduce(range, 1);
     }
-    std::byte* at(int rank, Range range) const { return recvs_[static_cast<std::size_t>(rank)] + range.begin * size_; }
+    std::byte* at(int rank, Range range) const {
+        return recvs_[static_cast<std::size_t>(rank)] + range.begin * size_;
+    }
 
 private:
     void reduce(Range range, std::size_t outs) {
-        for (std::size_t r = 0; r < sends_.size(); ++r) inputs_[r] = sends_[r] + range.begin * size_;
-        cpu::reduce_to(outs_.data(), outs, inputs_.data(), inputs_.size(), range.count(), c_.dtype, c_.op, c_.scale);
+        for (std::size_t r = 0; r < sends_.size(); ++r)
+            inputs_[r] = sends_[r] + range.begin * size_;
+        cpu::reduce_to(outs_.data(), outs, inputs_.data(), inputs_.size(), range.count(), c_.dtype,
+                       c_.op, c_.scale);
     }
 
     const ddp_collective& c_;
@@ -76,13 +81,14 @@ void reduce_shared(Team& team, const ddp_collective& c, const Between& between) 
         team.confirm();  // a wrong sum would spread to other hosts
         between.run(slice, mine.count());
         for (int rank = 0; rank < team.size(); ++rank)
-            if (rank != team.rank()) std::memcpy(message.at(rank, mine), slice, mine.count() * dtype_size(c.dtype));
+            if (rank != team.rank())
+                std::memcpy(message.at(rank, mine), slice, mine.count() * dtype_size(c.dtype));
     }
     team.barrier(c);
 }
 
-// A message of each rank's own, which passes through staging memory. Each owner sums one slice. A chunk holds a part of
-// every slice.
+// A message of each rank's own, which passes through staging memory. Each owner sums one slice. A
+// chunk holds a part of every slice.
 class StagedMessage {
 public:
     StagedMessage(Team& team, const ddp_collective& c, int owners)
@@ -99,35 +105,39 @@ public:
     void copy_in(std::size_t chunk) {
         for (int owner = 0; owner < owners_; ++owner) {
             const Range range = part(chunk, owner);
-            if (owner != team_.rank()) copy(staged(team_.rank(), chunk, owner), own(c_.send, range), range);
+            if (owner != team_.rank())
+                copy(staged(team_.rank(), chunk, owner), own(c_.send, range), range);
         }
     }
 
-    // This rank's part: from its own memory and the others' staging, into its own memory, and for the others into its
-    // staging.
+    // This rank's part: from its own memory and the others' staging, into its own memory, and for
+    // the others into its staging.
     void reduce(std::size_t chunk, bool for_others) {
         const Range mine = part(chunk, team_.rank());
         if (mine.count() == 0) return;
         inputs_.clear();
         for (int rank = 0; rank < team_.size(); ++rank)
-            inputs_.push_back(rank == team_.rank() ? own(c_.send, mine) : staged(rank, chunk, team_.rank()));
+            inputs_.push_back(rank == team_.rank() ? own(c_.send, mine)
+                                                   : staged(rank, chunk, team_.rank()));
         void* outs[] = {own(c_.recv, mine), staged(team_.rank(), chunk, team_.rank())};
-        cpu::reduce_to(outs, for_others ? 2 : 1, inputs_.data(), inputs_.size(), mine.count(), c_.dtype, c_.op,
-                       c_.scale);
+        cpu::reduce_to(outs, for_others ? 2 : 1, inputs_.data(), inputs_.size(), mine.count(),
+                       c_.dtype, c_.op, c_.scale);
     }
 
     // This rank's part from its own memory into its staging, as reduce() for others does at once.
     void offer(std::size_t chunk) {
         const Range mine = part(chunk, team_.rank());
         if (mine.count() == 0) return;
-        std::memcpy(staged(team_.rank(), chunk, team_.rank()), own(c_.recv, mine), mine.count() * size_);
+        std::memcpy(staged(team_.rank(), chunk, team_.rank()), own(c_.recv, mine),
+                    mine.count() * size_);
     }
 
     // Copies results that other ranks have summed.
     void copy_out(std::size_t chunk) {
         for (int owner = 0; owner < owners_; ++owner) {
             const Range range = part(chunk, owner);
-            if (owner != team_.rank()) copy(own(c_.recv, range), staged(owner, chunk, owner), range);
+            if (owner != team_.rank())
+                copy(own(c_.recv, range), staged(owner, chunk, owner), range);
         }
     }
 
@@ -143,7 +153,8 @@ private:
         return {begin, std::min(begin + part_, slice.end)};
     }
     std::byte* staged(int rank, std::size_t chunk, int owner) const {
-        return team_.staging(rank, slot_of(chunk)) + static_cast<std::size_t>(owner) * part_ * size_;
+        return team_.staging(rank, slot_of(chunk)) +
+               static_cast<std::size_t>(owner) * part_ * size_;
     }
     void copy(std::byte* to, const std::byte* from, Range range) const {
         const std::size_t bytes = range.count() * size_;
@@ -156,7 +167,8 @@ private:
     const ddp_collective& c_;
     const int owners_;
     const std::size_t size_;
-    std::size_t longest_ = 0, part_ = 0;  // elements of the longest slice, and of a slice in a chunk
+    // elements of the longest slice, and of a slice in a chunk
+    std::size_t longest_ = 0, part_ = 0;
     std::vector<const void*> inputs_;
 };
 
@@ -164,11 +176,12 @@ void reduce_staged(Team& team, const ddp_collective& c) {
     StagedMessage message(team, c, team.size());
     pipeline(
         team, c, message.chunks(), [&](std::size_t chunk) { message.copy_in(chunk); },
-        [&](std::size_t chunk) { message.reduce(chunk, true); }, [&](std::size_t chunk) { message.copy_out(chunk); });
+        [&](std::size_t chunk) { message.reduce(chunk, true); },
+        [&](std::size_t chunk) { message.copy_out(chunk); });
 }
 
-// `between` gets the whole slice at once, as from reduce_shared: on another host the messages may be in the other kind
-// of memory.
+// `between` gets the whole slice at once, as from reduce_shared: on another host the messages may
+// be in the other kind of memory.
 void reduce_staged(Team& team, const ddp_collective& c, const Between& between) {
     StagedMessage message(team, c, between.owners);
     pipeline(
@@ -177,7 +190,8 @@ void reduce_staged(Team& team, const ddp_collective& c, const Between& between) 
     const Range mine = cut(c.count, between.owners, team.rank());
     team.confirm();  // as above
     if (mine.count() > 0) between.run(message.own(c.recv, mine), mine.count());
-    // Nobody is behind in what offer() overwrites: copy_in() does not use a rank's own place in its staging.
+    // Nobody is behind in what offer() overwrites: copy_in() does not use a rank's own place in its
+    // staging.
     pipeline(
         team, c, message.chunks(), [&](std::size_t chunk) { message.offer(chunk); },
         [&](std::size_t chunk) { message.copy_out(chunk); });
@@ -193,14 +207,17 @@ void reduce_inline(Team& team, const ddp_collective& c) {
         inputs = many.data();
     }
     for (int rank = 0; rank < team.size(); ++rank) inputs[rank] = team.post_of(rank).data;
-    cpu::reduce(c.recv, inputs, static_cast<std::size_t>(team.size()), c.count, c.dtype, c.op, c.scale);
+    cpu::reduce(c.recv, inputs, static_cast<std::size_t>(team.size()), c.count, c.dtype, c.op,
+                c.scale);
     note_copy(c, c.count * dtype_size(c.dtype));
 }
 
 }  // namespace
 
 void allreduce(Team& team, const ddp_collective& c, const Between* between) {
-    if (between) return all_shared(team) ? reduce_shared(team, c, *between) : reduce_staged(team, c, *between);
+    if (between)
+        return all_shared(team) ? reduce_shared(team, c, *between)
+                                : reduce_staged(team, c, *between);
     if (is_inline(team, c)) return reduce_inline(team, c);
     return all_shared(team) ? reduce_shared(team, c) : reduce_staged(team, c);
 }

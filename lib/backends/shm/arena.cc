@@ -25,10 +25,12 @@ void* Arena::allocate(std::size_t bytes) {
 
 // The first that is large enough, so that the file grows as little as it can.
 std::uint64_t Arena::take_place(std::size_t size) {
-    const auto found = std::find_if(free_.begin(), free_.end(),
-                                    [size](const auto& place) { return place.second - place.first >= size; });
+    const auto found = std::find_if(free_.begin(), free_.end(), [size](const auto& place) {
+        return place.second - place.first >= size;
+    });
     if (found == free_.end())
-        fail(DDP_ERROR_OUT_OF_MEMORY, "the range of shared memory of one rank is used up; create the group anew");
+        fail(DDP_ERROR_OUT_OF_MEMORY,
+             "the range of shared memory of one rank is used up; create the group anew");
     const auto [begin, end] = *found;
     if (end - begin > size) free_.emplace(begin + size, end);
     free_.erase(begin);
@@ -37,7 +39,8 @@ std::uint64_t Arena::take_place(std::size_t size) {
 
 void Arena::give_back_place(std::uint64_t offset, std::size_t size) {
     const auto place = free_.emplace(offset, offset + size).first;
-    if (const auto after = std::next(place); after != free_.end() && after->first == place->second) {
+    if (const auto after = std::next(place);
+        after != free_.end() && after->first == place->second) {
         place->second = after->second;
         free_.erase(after);
     }
@@ -51,13 +54,15 @@ void Arena::give_back_place(std::uint64_t offset, std::size_t size) {
 void Arena::deallocate(void* memory) {
     const Lock lock(mutex_);
     const auto found = own_.find(static_cast<std::byte*>(memory));
-    if (found == own_.end()) fail(DDP_ERROR_INVALID_ARGUMENT, "this memory was not allocated from this group");
+    if (found == own_.end())
+        fail(DDP_ERROR_INVALID_ARGUMENT, "this memory was not allocated from this group");
     const Block& block = found->second;
     const std::uint64_t count = freed_.count.load(std::memory_order_relaxed);
     freed_.blocks[count % FreedBlocks::kRemembered].store(block.offset, std::memory_order_relaxed);
     freed_.count.store(count + 1, std::memory_order_release);
     const bool zeroed = segment_.release(block.offset, block.mapping.bytes());
-    if (zeroed && reuse_.load(std::memory_order_relaxed)) give_back_place(block.offset, block.mapping.bytes());
+    if (zeroed && reuse_.load(std::memory_order_relaxed))
+        give_back_place(block.offset, block.mapping.bytes());
     own_.erase(found);
 }
 
@@ -72,7 +77,8 @@ Location Arena::locate(const void* memory, std::size_t bytes) const {
     return {block.offset, block.mapping.bytes(), within};
 }
 
-std::byte* Arena::reach(int rank, const Location& location, std::size_t bytes, std::size_t alignment) {
+std::byte* Arena::reach(int rank, const Location& location, std::size_t bytes,
+                        std::size_t alignment) {
     auto& blocks = others_[static_cast<std::size_t>(rank)].blocks;
     Mapping& block = blocks[location.block];
     // Another size: a new block in the place of a freed one.
@@ -90,7 +96,8 @@ void Arena::follow(int rank, const FreedBlocks& freed) {
         other.blocks.clear();  // too many to tell which: what is still needed is mapped again
     } else {
         for (; other.freed < count; ++other.freed)
-            other.blocks.erase(freed.blocks[other.freed % FreedBlocks::kRemembered].load(std::memory_order_relaxed));
+            other.blocks.erase(freed.blocks[other.freed % FreedBlocks::kRemembered].load(
+                std::memory_order_relaxed));
     }
     other.freed = count;
 }

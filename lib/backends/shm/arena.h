@@ -1,4 +1,5 @@
-// Memory for gradients that all processes of a host see: this rank's own blocks, and those of the others as they are met.
+// Memory for gradients that all processes of a host see: this rank's own blocks, and those of the
+// others as they are met.
 #pragma once
 
 #include <atomic>
@@ -13,7 +14,8 @@
 
 namespace libddp::shm {
 
-// Where something lies, in terms that hold in every process. bytes == 0: in memory that is not shared.
+// Where something lies, in terms that hold in every process. bytes == 0: in memory that is not
+// shared.
 struct Location {
     std::uint64_t block;   // offset of its block in the segment
     std::uint64_t bytes;   // of the block
@@ -40,16 +42,18 @@ public:
     void* allocate(std::size_t bytes);
     // Throws INVALID_ARGUMENT for memory that is not of allocate().
     void deallocate(void* memory);
-    // A collective has failed. A rank that sleeps in it may still write into the blocks of its message, so their places
-    // are used no more. Any thread.
+    // A collective has failed. A rank that sleeps in it may still write into the blocks of its
+    // message, so their places are used no more. Any thread.
     void stop_reuse() { reuse_.store(false, std::memory_order_relaxed); }
 
     // Where this memory lies, if all of it is in one of this rank's blocks. Any thread.
     Location locate(const void* memory, std::size_t bytes) const;
 
-    // The address in this process of a location that another rank has told. Null if the location does not hold that
-    // many bytes, or is not aligned. One thread at a time calls this function and the next.
-    std::byte* reach(int rank, const Location& location, std::size_t bytes, std::size_t alignment = 1);
+    // The address in this process of a location that another rank has told. Null if the location
+    // does not hold that many bytes, or is not aligned. One thread at a time calls this function
+    // and the next.
+    std::byte* reach(int rank, const Location& location, std::size_t bytes,
+                     std::size_t alignment = 1);
     // Unmaps what that rank has freed meanwhile, which must not be in use here.
     void follow(int rank, const FreedBlocks& freed);
 
@@ -60,7 +64,8 @@ private:
     };
     struct Other {
         std::unordered_map<std::uint64_t, Mapping> blocks;  // by offset
-        std::uint64_t freed = 0;                            // how many of its freed blocks are unmapped
+        // how many of its freed blocks are unmapped
+        std::uint64_t freed = 0;
     };
 
     std::uint64_t take_place(std::size_t size) DDP_REQUIRES(mutex_);

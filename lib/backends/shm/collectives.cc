@@ -1,5 +1,5 @@
-// Broadcast, allgather and reduce_scatter: a short message goes with the posts, a long one is read where it lies if that is
-// shared memory, and passes through staging memory otherwise.
+// Broadcast, allgather and reduce_scatter: a short message goes with the posts, a long one is read
+// where it lies if that is shared memory, and passes through staging memory otherwise.
 #include <cstring>
 #include <vector>
 
@@ -20,8 +20,10 @@ std::byte* bytes(const void* memory) {
     return const_cast<std::byte*>(static_cast<const std::byte*>(memory));
 }
 
-// A rank's input as the others see it: in its post or in its own memory. alignment: as for Team::send_of.
-const std::byte* given(Team& team, int rank, bool in_post, std::size_t size, std::size_t alignment = 1) {
+// A rank's input as the others see it: in its post or in its own memory. alignment: as for
+// Team::send_of.
+const std::byte* given(Team& team, int rank, bool in_post, std::size_t size,
+                       std::size_t alignment = 1) {
     return in_post ? team.post_of(rank).data : team.send_of(rank, size, alignment);
 }
 
@@ -36,9 +38,9 @@ void sum_part(Team& team, const ddp_collective& c, bool in_post) {
     const std::size_t part = c.count * dtype_size(c.dtype);
     std::vector<const void*> inputs;
     for (int rank = 0; rank < team.size(); ++rank)
-        inputs.push_back(
-            given(team, rank, in_post, part * static_cast<std::size_t>(team.size()), dtype_alignment(c.dtype)) +
-            part * static_cast<std::size_t>(team.rank()));
+        inputs.push_back(given(team, rank, in_post, part * static_cast<std::size_t>(team.size()),
+                               dtype_alignment(c.dtype)) +
+                         part * static_cast<std::size_t>(team.rank()));
     cpu::reduce(c.recv, inputs.data(), inputs.size(), c.count, c.dtype, c.op, c.scale);
 }
 
@@ -52,8 +54,8 @@ void scatter_staged(Team& team, const ddp_collective& c) {
     const auto copy_in = [&](std::size_t chunk) {
         const Range range = piece(c.count, length, chunk);
         for (std::size_t rank = 0; rank < ranks; ++rank)
-            copy(c, team.staging(team.rank(), slot_of(chunk)) + rank * length * size, part(c.send, rank, range),
-                 range.count() * size);
+            copy(c, team.staging(team.rank(), slot_of(chunk)) + rank * length * size,
+                 part(c.send, rank, range), range.count() * size);
     };
     const auto reduce = [&](std::size_t chunk) {
         const Range range = piece(c.count, length, chunk);
@@ -61,7 +63,8 @@ void scatter_staged(Team& team, const ddp_collective& c) {
         std::vector<const void*> inputs;
         for (int rank = 0; rank < team.size(); ++rank)
             inputs.push_back(team.staging(rank, slot_of(chunk)) + mine * length * size);
-        cpu::reduce(part(c.recv, 0, range), inputs.data(), ranks, range.count(), c.dtype, c.op, c.scale);
+        cpu::reduce(part(c.recv, 0, range), inputs.data(), ranks, range.count(), c.dtype, c.op,
+                    c.scale);
     };
     pipeline(team, c, pieces_of(c.count, length), copy_in, reduce);
 }
@@ -73,13 +76,15 @@ void spread_staged(Team& team, const ddp_collective& c, IsGiver is_giver, Into i
     const auto copy_in = [&](std::size_t chunk) {
         const Range range = piece(total, length, chunk);
         if (is_giver(team.rank()))
-            copy(c, team.staging(team.rank(), slot_of(chunk)), bytes(c.send) + range.begin, range.count());
+            copy(c, team.staging(team.rank(), slot_of(chunk)), bytes(c.send) + range.begin,
+                 range.count());
     };
     const auto copy_out = [&](std::size_t chunk) {
         const Range range = piece(total, length, chunk);
         for (int rank = 0; rank < team.size(); ++rank)
             if (rank != team.rank() && is_giver(rank))
-                copy(c, into(rank) + range.begin, team.staging(rank, slot_of(chunk)), range.count());
+                copy(c, into(rank) + range.begin, team.staging(rank, slot_of(chunk)),
+                     range.count());
     };
     pipeline(team, c, pieces_of(total, length), copy_in, copy_out);
 }
@@ -90,13 +95,15 @@ std::size_t inline_bytes(const Team& team, const ddp_collective& c) {
     if (!is_inline(team, c) || c.kind == DDP_COLLECTIVE_BARRIER) return 0;
     if (c.kind == DDP_COLLECTIVE_BROADCAST && c.root != team.rank()) return 0;
     const std::size_t own = c.count * dtype_size(c.dtype);
-    return c.kind == DDP_COLLECTIVE_REDUCE_SCATTER ? own * static_cast<std::size_t>(team.size()) : own;
+    return c.kind == DDP_COLLECTIVE_REDUCE_SCATTER ? own * static_cast<std::size_t>(team.size())
+                                                   : own;
 }
 
 bool is_inline(const Team& team, const ddp_collective& c) {
     if (c.kind == DDP_COLLECTIVE_BARRIER) return true;
     const std::size_t own = c.count * dtype_size(c.dtype);
-    const std::size_t ranks = c.kind == DDP_COLLECTIVE_REDUCE_SCATTER ? static_cast<std::size_t>(team.size()) : 1;
+    const std::size_t ranks =
+        c.kind == DDP_COLLECTIVE_REDUCE_SCATTER ? static_cast<std::size_t>(team.size()) : 1;
     return own <= kInlineBytes / ranks;
 }
 
@@ -104,7 +111,8 @@ void announce(Team& team, const ddp_collective& c) {
     if (team.posted()) return;
     if (is_inline(team, c)) return team.post(c, inline_bytes(team, c), {}, {});
     const std::size_t own = c.count * dtype_size(c.dtype);
-    const std::size_t ranks = c.kind == DDP_COLLECTIVE_REDUCE_SCATTER ? static_cast<std::size_t>(team.size()) : 1;
+    const std::size_t ranks =
+        c.kind == DDP_COLLECTIVE_REDUCE_SCATTER ? static_cast<std::size_t>(team.size()) : 1;
     team.post(c, 0, team.arena().locate(c.send, own * ranks), team.arena().locate(c.recv, own));
 }
 
@@ -124,8 +132,9 @@ void perform(Team& team, const ddp_collective& c, const Between* between) {
         case DDP_COLLECTIVE_REDUCE_SCATTER:
             reduce_scatter(team, c);
             break;
+        // a barrier is the meeting itself
         default:
-            break;  // a barrier is the meeting itself
+            break;
     }
     team.confirm();
 }
@@ -145,7 +154,9 @@ void broadcast(Team& team, const ddp_collective& c) {
 
 void allgather(Team& team, const ddp_collective& c) {
     const std::size_t size = c.count * dtype_size(c.dtype);
-    const auto place = [&](int rank) { return bytes(c.recv) + static_cast<std::size_t>(rank) * size; };
+    const auto place = [&](int rank) {
+        return bytes(c.recv) + static_cast<std::size_t>(rank) * size;
+    };
     const bool in_post = is_inline(team, c);
     copy(c, place(team.rank()), bytes(c.send), size);
     if (!in_post && !all_sends_shared(team))

@@ -24,7 +24,8 @@ Control::Control(const ddp_backend_host& host, const TeamOptions& options, const
 }
 
 void Control::wake_all() const {
-    for (Counter* counter : {&shared().arrivals, &shared().barrier, &shared().completed}) counter->wake_all();
+    for (Counter* counter : {&shared().arrivals, &shared().barrier, &shared().completed})
+        counter->wake_all();
 }
 
 }  // namespace libddp::shm

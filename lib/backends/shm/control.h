@@ -15,8 +15,8 @@
 
 namespace libddp::shm {
 
-// A message of at most this many bytes travels with the announcement of its collective. For a longer one it pays
-// that each rank sums only a part.
+// A message of at most this many bytes travels with the announcement of its collective. For a
+// longer one it pays that each rank sums only a part.
 constexpr std::size_t kInlineBytes = 1 << 10;
 constexpr std::size_t kSignatureBytes = 128;
 
@@ -29,11 +29,15 @@ public:
         if (here >= 0) ranks_[index(here)].fetch_add(1, std::memory_order_relaxed);
     }
     // Whether more than one rank is here.
-    bool shared(int here) const { return here >= 0 && ranks_[index(here)].load(std::memory_order_relaxed) > 1; }
+    bool shared(int here) const {
+        return here >= 0 && ranks_[index(here)].load(std::memory_order_relaxed) > 1;
+    }
 
 private:
     static constexpr std::size_t kProcessors = 1024;  // more share
-    static std::size_t index(int processor) { return static_cast<std::size_t>(processor) % kProcessors; }
+    static std::size_t index(int processor) {
+        return static_cast<std::size_t>(processor) % kProcessors;
+    }
 
     std::atomic<std::uint32_t> ranks_[kProcessors];
 };
@@ -43,8 +47,8 @@ struct Shared {
     Counter arrivals;   // one for each rank and collective
     Counter barrier;    // one for each rank and barrier inside a collective
     Counter completed;  // number of the last collective whose parts are all done
-    // Which part of the current collective comes next, and how many are done. The upper half is the collective's
-    // number.
+    // Which part of the current collective comes next, and how many are done. The upper half is the
+    // collective's number.
     alignas(kApart) std::atomic<std::uint64_t> claimed;
     alignas(kApart) std::atomic<std::uint64_t> done;
     // A rank has given up. Its memory may hold anything from then on.
@@ -59,8 +63,8 @@ struct alignas(kApart) RankState {
     FreedBlocks freed;
 };
 
-// The announcement of a collective by one rank. A rank has two and alternates: when it comes to the collective after
-// the next, everyone has come to the next and so is done with this one.
+// The announcement of a collective by one rank. A rank has two and alternates: when it comes to the
+// collective after the next, everyone has come to the next and so is done with this one.
 struct alignas(kApart) Post {
     Location send, recv;
     std::uint64_t signature_bytes;
@@ -77,9 +81,12 @@ public:
     Layout(int ranks, std::size_t staging_bytes, std::size_t page)
         : ranks_(static_cast<std::uint64_t>(ranks)), staging_bytes_(staging_bytes), page_(page) {}
 
-    std::uint64_t rank_state(int rank) const { return sizeof(Shared) + index(rank) * sizeof(RankState); }
+    std::uint64_t rank_state(int rank) const {
+        return sizeof(Shared) + index(rank) * sizeof(RankState);
+    }
     std::uint64_t post(int rank, std::uint32_t parity) const {
-        return rank_state(0) + ranks_ * sizeof(RankState) + (2 * index(rank) + parity) * sizeof(Post);
+        return rank_state(0) + ranks_ * sizeof(RankState) +
+               (2 * index(rank) + parity) * sizeof(Post);
     }
     std::uint64_t staging(int rank, int slot) const {
         const std::uint64_t start = round_up(post(0, 0) + 2 * ranks_ * sizeof(Post));
@@ -91,10 +98,13 @@ public:
     std::uint64_t blocks(int rank) const { return (index(rank) + 1) << kBlockRangeBits; }
 
 private:
-    static constexpr int kBlockRangeBits = 44;  // 16 TiB of addresses in the file for what a rank has allocated
+    // 16 TiB of addresses in the file for what a rank has allocated
+    static constexpr int kBlockRangeBits = 44;
 
     static std::uint64_t index(int i) { return static_cast<std::uint64_t>(i); }
-    std::uint64_t round_up(std::uint64_t bytes) const { return (bytes + page_ - 1) / page_ * page_; }
+    std::uint64_t round_up(std::uint64_t bytes) const {
+        return (bytes + page_ - 1) / page_ * page_;
+    }
 
     const std::uint64_t ranks_, staging_bytes_, page_;
 };
@@ -105,11 +115,14 @@ constexpr int kMostRanks = 4096;
 struct TeamOptions {
     int rank;
     int size;
-    std::string prefix;         // of its keys in the store
-    std::size_t staging_bytes;  // how much memory of its own a rank passes through shared memory at a time
-    std::vector<int> names{};   // of the ranks in messages; empty: their numbers here
+    std::string prefix;  // of its keys in the store
+    // how much memory of its own a rank passes through shared memory at a time
+    std::size_t staging_bytes;
+    std::vector<int> names{};  // of the ranks in messages; empty: their numbers here
 
-    int name_of(int other) const { return names.empty() ? other : names[static_cast<std::size_t>(other)]; }
+    int name_of(int other) const {
+        return names.empty() ? other : names[static_cast<std::size_t>(other)];
+    }
 };
 
 // This rank's view of the segment.
@@ -122,8 +135,12 @@ public:
     const Layout& layout() const { return layout_; }
     Shared& shared() const { return *at<Shared>(0); }
     RankState& state(int rank) const { return *at<RankState>(layout_.rank_state(rank)); }
-    Post& post(int rank, std::uint32_t parity) const { return *at<Post>(layout_.post(rank, parity)); }
-    std::byte* staging(int rank, int slot) const { return at<std::byte>(layout_.staging(rank, slot)); }
+    Post& post(int rank, std::uint32_t parity) const {
+        return *at<Post>(layout_.post(rank, parity));
+    }
+    std::byte* staging(int rank, int slot) const {
+        return at<std::byte>(layout_.staging(rank, slot));
+    }
     // Makes everyone look up who waits for a counter.
     void wake_all() const;
 

@@ -25,11 +25,13 @@ public:
     }
     // Makes everyone look up who sleeps here.
     void wake_all();
-    // Sleeps until the counter moves or somebody wakes it, at most this long. It may already have reached the target.
+    // Sleeps until the counter moves or somebody wakes it, at most this long. It may already have
+    // reached the target.
     void sleep(std::uint32_t target, std::int64_t milliseconds);
 
 private:
-    // Sequentially consistent together with sleep(): either this sees the sleeper, or the sleeper sees the new value.
+    // Sequentially consistent together with sleep(): either this sees the sleeper, or the sleeper
+    // sees the new value.
     void wake_sleepers() {
         if (sleepers_.load() != 0) wake_all();
     }
@@ -37,6 +39,7 @@ private:
     std::atomic<std::uint32_t> value_;
     std::atomic<std::uint32_t> sleepers_;
 };
-static_assert(std::atomic<std::uint32_t>::is_always_lock_free, "atomics between processes must not hide a lock");
+static_assert(std::atomic<std::uint32_t>::is_always_lock_free,
+              "atomics between processes must not hide a lock");
 
 }  // namespace libddp::shm

@@ -26,7 +26,8 @@ namespace {
 constexpr int kBacklog = 128;
 // How long a server without descriptors waits before it tries again.
 constexpr int kPauseMs = 10;
-// The byte that an answer consists of, because a descriptor must travel with one. After kLater the caller tries again.
+// The byte that an answer consists of, because a descriptor must travel with one. After kLater the
+// caller tries again.
 constexpr char kHandedOver = 'd';
 constexpr char kRefused = 'r';
 constexpr char kLater = 'l';
@@ -46,7 +47,8 @@ socklen_t address_of(const std::string& name, sockaddr_un& address) {
 bool same_user(int connection) {
     ucred peer{};
     socklen_t size = sizeof peer;
-    return getsockopt(connection, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == geteuid();
+    return getsockopt(connection, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 &&
+           peer.uid == geteuid();
 }
 
 // That byte, and room for one descriptor: of more, the kernel closes the others.
@@ -114,16 +116,20 @@ Descriptor connect_to(const std::string& name, const Deadline& deadline) {
     while (connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), size) != 0) {
         if (errno != EAGAIN && errno != EINTR)
             fail(DDP_ERROR_UNAVAILABLE,
-                 "the rank that makes the shared memory cannot be reached at its local socket: ", std::strerror(errno),
-                 ". If it still runs, it is on another host that has the same boot id and number of a network "
-                 "namespace, as a cloned machine, or the same DDP_HOST_ID. Set DDP_HOST_ID to another text on each "
+                 "the rank that makes the shared memory cannot be reached at its local socket: ",
+                 std::strerror(errno),
+                 ". If it still runs, it is on another host that has the same boot id and number "
+                 "of a network "
+                 "namespace, as a cloned machine, or the same DDP_HOST_ID. Set DDP_HOST_ID to "
+                 "another text on each "
                  "host, or choose backend tcp");
         if (interrupt::wanted()) ended_by_program();
         if (deadline.expired()) too_late();
     }
     if (!same_user(socket.get()))
         fail(DDP_ERROR_PERMISSION_DENIED,
-             "a process of another user offers the shared memory: do all ranks of this host run as the same user?");
+             "a process of another user offers the shared memory: do all ranks of this host run as "
+             "the same user?");
     return socket;
 }
 
@@ -133,7 +139,8 @@ void wait_for_answer(int connection, const Deadline& deadline) {
     do {
         if (interrupt::wanted()) ended_by_program();
         ready = poll(&wait, 1,
-                     static_cast<int>(std::min<std::int64_t>(deadline.remaining_ms(), interrupt::kSlice.count())));
+                     static_cast<int>(std::min<std::int64_t>(deadline.remaining_ms(),
+                                                             interrupt::kSlice.count())));
     } while ((ready < 0 && errno == EINTR) || (ready == 0 && !deadline.expired()));
     if (ready == 0) too_late();
 }
@@ -150,9 +157,12 @@ HandoffServer::HandoffServer(int fd)
     callers_.reserve(kMostCallers);
     sockaddr_un address;
     const socklen_t size = address_of(name_, address);
-    const bool listens = bind(listener_.get(), reinterpret_cast<const sockaddr*>(&address), size) == 0 &&
-                         listen(listener_.get(), kBacklog) == 0;
-    if (!listens) fail(DDP_ERROR_UNSUPPORTED, "a local socket to hand shared memory over: ", std::strerror(errno));
+    const bool listens =
+        bind(listener_.get(), reinterpret_cast<const sockaddr*>(&address), size) == 0 &&
+        listen(listener_.get(), kBacklog) == 0;
+    if (!listens)
+        fail(DDP_ERROR_UNSUPPORTED,
+             "a local socket to hand shared memory over: ", std::strerror(errno));
     thread_ = quiet_thread([this] { serve(); });
 }
 
@@ -183,7 +193,8 @@ void HandoffServer::serve() noexcept {
 // Until the oldest caller is dismissed; -1: there is none.
 int HandoffServer::patience_ms() const noexcept {
     if (callers_.empty()) return -1;
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(callers_.front().came + kPatience - Clock::now());
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(callers_.front().came +
+                                                                   kPatience - Clock::now());
     return static_cast<int>(std::max<std::int64_t>(0, left.count()));
 }
 
@@ -216,8 +227,8 @@ void HandoffServer::dismiss_oldest() noexcept {
     callers_.erase(callers_.begin());
 }
 
-// Answers the caller, which is then done. False: it has said nothing yet. A rank sends its token at once, so the kernel delivers it in one
-// piece: whatever else comes is not from a rank.
+// Answers the caller, which is then done. False: it has said nothing yet. A rank sends its token at
+// once, so the kernel delivers it in one piece: whatever else comes is not from a rank.
 bool HandoffServer::answered(int connection) noexcept {
     char said[kTokenSize];
     const ssize_t size = recv(connection, said, sizeof said, MSG_DONTWAIT);
@@ -242,10 +253,12 @@ void HandoffServer::make_room() noexcept {
 int receive_descriptor(const std::string& address, const Deadline& deadline) {
     const std::size_t end = std::min(address.find(' '), address.size());
     const std::string name = address.substr(0, end);
-    const std::string_view token = std::string_view(address).substr(std::min(end + 1, address.size()));
+    const std::string_view token =
+        std::string_view(address).substr(std::min(end + 1, address.size()));
     if (name.empty() || name.size() >= sizeof(sockaddr_un::sun_path) || token.size() != kTokenSize)
         fail(DDP_ERROR_UNAVAILABLE,
-             "the store's value is not an address of shared memory: do all ranks use the same version of libddp?");
+             "the store's value is not an address of shared memory: do all ranks use the same "
+             "version of libddp?");
     for (;;) {
         const Descriptor socket = connect_to(name, deadline);
         // If the server has closed the connection already, its answer is there.
@@ -261,11 +274,13 @@ int receive_descriptor(const std::string& address, const Deadline& deadline) {
         }
         if (received == 1 && parcel.byte == kRefused)
             fail(DDP_ERROR_PERMISSION_DENIED,
-                 "the rank that makes the shared memory did not hand it over: do all ranks of this host run as the "
+                 "the rank that makes the shared memory did not hand it over: do all ranks of this "
+                 "host run as the "
                  "same user?");
         // Ended, or gave up; its own error, or the store's, says why.
         if (received != 1)
-            fail(DDP_ERROR_RANK_FAILED, "the rank that makes the shared memory went away before it had handed it over");
+            fail(DDP_ERROR_RANK_FAILED,
+                 "the rank that makes the shared memory went away before it had handed it over");
         if (!given) cannot_start("the hand-over of shared memory", EMFILE);
         return given.release();
     }

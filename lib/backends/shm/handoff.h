@@ -1,4 +1,5 @@
-// How a descriptor gets from one process to the others of its group: over a local socket that lives as long as that takes.
+// How a descriptor gets from one process to the others of its group: over a local socket that lives
+// as long as that takes.
 #pragma once
 
 #include <chrono>
@@ -14,8 +15,8 @@ struct pollfd;
 
 namespace libddp::shm {
 
-// Gives a descriptor to every process of the same user that knows the token, until it is destroyed. Any other client costs one
-// descriptor until kPatience, or until kMostCallers came after it.
+// Gives a descriptor to every process of the same user that knows the token, until it is destroyed.
+// Any other client costs one descriptor until kPatience, or until kMostCallers came after it.
 class HandoffServer {
 public:
     static constexpr std::size_t kMostCallers = 64;
@@ -26,8 +27,8 @@ public:
     HandoffServer(const HandoffServer&) = delete;
     HandoffServer& operator=(const HandoffServer&) = delete;
 
-    // For receive_descriptor: the name of a socket, which every process of the host can read in /proc/net/unix, and the token. Only
-    // those may see the address who may have the memory.
+    // For receive_descriptor: the name of a socket, which every process of the host can read in
+    // /proc/net/unix, and the token. Only those may see the address who may have the memory.
     std::string address() const { return name_ + ' ' + token_; }
     const std::string& name() const { return name_; }
 
@@ -52,13 +53,14 @@ private:
     const std::string token_;
     const Descriptor listener_;
     const Descriptor stop_;
-    Descriptor spare_;             // closed to take a caller in when the process has no descriptor left
+    // closed to take a caller in when the process has no descriptor left
+    Descriptor spare_;
     std::vector<Caller> callers_;  // the oldest first; it has room for kMostCallers
     std::thread thread_;
 };
 
-// Asks for the descriptor, which the caller owns. address: that of the server. Throws TIMEOUT, PERMISSION_DENIED, UNAVAILABLE,
-// RANK_FAILED, LIMIT, UNSUPPORTED, INTERRUPTED.
+// Asks for the descriptor, which the caller owns. address: that of the server. Throws TIMEOUT,
+// PERMISSION_DENIED, UNAVAILABLE, RANK_FAILED, LIMIT, UNSUPPORTED, INTERRUPTED.
 int receive_descriptor(const std::string& address, const Deadline& deadline);
 
 }  // namespace libddp::shm

@@ -10,14 +10,16 @@
 
 namespace libddp::shm {
 
-// An allreduce in two steps with something between them: the ranks below `owners` each sum a slice of the message over
-// this host, `between` does with the slice what it likes, and then every rank of the host gets it.
+// An allreduce in two steps with something between them: the ranks below `owners` each sum a slice
+// of the message over this host, `between` does with the slice what it likes, and then every rank
+// of the host gets it.
 struct Between {
     int owners;
     std::function<void(void* slice, std::size_t count)> run;
 };
 
-// The whole of a collective: says that this rank has come unless that was said already, waits for the others, carries it out.
+// The whole of a collective: says that this rank has come unless that was said already, waits for
+// the others, carries it out.
 void announce(Team& team, const ddp_collective& c);
 void perform(Team& team, const ddp_collective& c, const Between* between = nullptr);
 
@@ -27,7 +29,8 @@ void broadcast(Team& team, const ddp_collective& c);
 void allgather(Team& team, const ddp_collective& c);
 void reduce_scatter(Team& team, const ddp_collective& c);
 
-// How many bytes of this rank's own go with the post of the collective; 0 if it is too long for that, or has none.
+// How many bytes of this rank's own go with the post of the collective; 0 if it is too long for
+// that, or has none.
 std::size_t inline_bytes(const Team& team, const ddp_collective& c);
 bool is_inline(const Team& team, const ddp_collective& c);
 
@@ -45,7 +48,8 @@ inline Range cut(std::size_t count, int pieces, int index) {
     if (index >= pieces) return {count, count};
     const auto at = [&](int i) {
         if (i == pieces) return count;
-        return count / static_cast<std::size_t>(pieces) * static_cast<std::size_t>(i) / kLine * kLine;
+        return count / static_cast<std::size_t>(pieces) * static_cast<std::size_t>(i) / kLine *
+               kLine;
     };
     return {at(index), at(index + 1)};
 }
@@ -63,8 +67,9 @@ inline void note_copy(const ddp_collective& c, std::size_t bytes) {
     if (c.copied_bytes) *c.copied_bytes += bytes;
 }
 
-// Passes a message through the ranks' staging memory in chunks. In each round one chunk goes through each stage; a
-// chunk is in slot `chunk % Layout::kSlots`. All ranks have ended a stage of a chunk before any begins its next.
+// Passes a message through the ranks' staging memory in chunks. In each round one chunk goes
+// through each stage; a chunk is in slot `chunk % Layout::kSlots`. All ranks have ended a stage of
+// a chunk before any begins its next.
 template <class... Stages>
 void pipeline(Team& team, const ddp_collective& c, std::size_t chunks, Stages... stages) {
     static_assert(sizeof...(Stages) <= Layout::kSlots);

@@ -15,15 +15,20 @@ namespace {
 
 // How long a wait spins before it sleeps. Waking a sleeper takes longer than this.
 constexpr std::int64_t kSpinNs = 50'000;
-// Where there are more ranks than processors, the others are given theirs this often before sleeping.
+// Where there are more ranks than processors, the others are given theirs this often before
+// sleeping.
 constexpr int kYields = 4;
 // How often a sleeper looks up although nobody woke it.
 constexpr std::int64_t kGlanceMs = 50;
 
 }  // namespace
 
-Patience::Patience(const TeamOptions& options, const Control& control, const backend::Failure& failure)
-    : options_(options), control_(control), failure_(failure), crowded_(options.size > usable_processors()) {}
+Patience::Patience(const TeamOptions& options, const Control& control,
+                   const backend::Failure& failure)
+    : options_(options),
+      control_(control),
+      failure_(failure),
+      crowded_(options.size > usable_processors()) {}
 
 bool Patience::spin(const Counter& counter, std::uint32_t target, std::int64_t nanoseconds) {
     const auto reached = [&] { return counter.reached(target); };
@@ -60,17 +65,20 @@ void Patience::sleep(Counter& counter, std::uint32_t target, std::int64_t timeou
         check_others(counter, target);
         if (deadline.expired()) throw TeamError(describe_timeout());
         if (interrupt::wanted()) fail(DDP_ERROR_INTERRUPTED, "the program ended the wait");
-        counter.sleep(target, std::min(kGlanceMs, std::max<std::int64_t>(1, deadline.remaining_ms())));
+        counter.sleep(target,
+                      std::min(kGlanceMs, std::max<std::int64_t>(1, deadline.remaining_ms())));
     }
 }
 
-// A rank that left did so after its last collective: it is missed only if the counter still is not where it must be.
+// A rank that left did so after its last collective: it is missed only if the counter still is not
+// where it must be.
 void Patience::check_others(const Counter& counter, std::uint32_t target) const {
-    if (control_.shared().broken.load() && !counter.reached(target)) fail(DDP_ERROR_RANK_FAILED, kGaveUp);
+    if (control_.shared().broken.load() && !counter.reached(target))
+        fail(DDP_ERROR_RANK_FAILED, kGaveUp);
     for (int other = 0; other < options_.size; ++other) {
         if (!control_.state(other).left.load() || counter.reached(target)) continue;
-        throw TeamError(
-            ErrorInfo{DDP_ERROR_RANK_FAILED, str("rank ", options_.name_of(other), " left the group"), other});
+        throw TeamError(ErrorInfo{DDP_ERROR_RANK_FAILED,
+                                  str("rank ", options_.name_of(other), " left the group"), other});
     }
 }
 
@@ -82,9 +90,10 @@ ErrorInfo Patience::describe_timeout() const {
         if (info.rank < 0) info.rank = other;
         info.message += str(info.message.empty() ? "" : ", ", options_.name_of(other));
     }
-    info.message = info.message.empty()
-                       ? "the collective did not finish before its timeout"
-                       : "these ranks did not come to the collective before its timeout: " + info.message;
+    info.message =
+        info.message.empty()
+            ? "the collective did not finish before its timeout"
+            : "these ranks did not come to the collective before its timeout: " + info.message;
     return info;
 }
 

@@ -1,4 +1,5 @@
-// How a rank waits for the others of its team: it spins, lets others run, sleeps, and looks whether they are still there.
+// How a rank waits for the others of its team: it spins, lets others run, sleeps, and looks whether
+// they are still there.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +13,8 @@ namespace libddp::shm {
 
 inline constexpr char kGaveUp[] = "a rank went away: another rank of the same host gave up";
 
-// An error of a team that concerns its ranks. Numbers of ranks, here and below, are those within the team; in messages
-// they are options.names.
+// An error of a team that concerns its ranks. Numbers of ranks, here and below, are those within
+// the team; in messages they are options.names.
 class TeamError : public Error {
     using Error::Error;
 };
@@ -23,8 +24,8 @@ public:
     // All three outlive this object.
     Patience(const TeamOptions& options, const Control& control, const backend::Failure& failure);
 
-    // True once the counter is there. Gives up early while another rank may need the processor that this one spins on, and
-    // at once where there are more ranks than processors.
+    // True once the counter is there. Gives up early while another rank may need the processor that
+    // this one spins on, and at once where there are more ranks than processors.
     bool spin(const Counter& counter, std::uint32_t target, std::int64_t nanoseconds);
     // Throws TIMEOUT, RANK_FAILED, INTERRUPTED, or the failure.
     void wait(Counter& counter, std::uint32_t target, std::int64_t timeout_ms);

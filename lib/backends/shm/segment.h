@@ -1,4 +1,5 @@
-// Memory that processes share: a file without a name, which goes when the last of them has gone, however that ends.
+// Memory that processes share: a file without a name, which goes when the last of them has gone,
+// however that ends.
 #pragma once
 
 #include <cstddef>
@@ -27,18 +28,21 @@ private:
 
 class Segment {
 public:
-    // A new one, empty. It can grow, but never shrink: touching memory beyond its end would kill a process by SIGBUS. Throws LIMIT,
-    // UNSUPPORTED.
+    // A new one, empty. It can grow, but never shrink: touching memory beyond its end would kill a
+    // process by SIGBUS. Throws LIMIT, UNSUPPORTED.
     Segment();
-    // One that another process made. Takes the descriptor over. Throws PERMISSION_DENIED if it can shrink.
+    // One that another process made. Takes the descriptor over. Throws PERMISSION_DENIED if it can
+    // shrink.
     explicit Segment(int fd);
 
     int fd() const { return fd_.get(); }
     // Sets memory aside, zeroed, so that using it later cannot fail. Throws OUT_OF_MEMORY.
     void reserve(std::uint64_t offset, std::size_t bytes);
-    // Gives it back. The part reads as zeros wherever it is still mapped; false if the kernel cannot do that.
+    // Gives it back. The part reads as zeros wherever it is still mapped; false if the kernel
+    // cannot do that.
     bool release(std::uint64_t offset, std::size_t bytes) noexcept;
-    // offset: a multiple of page_size(). Throws OUT_OF_MEMORY, and RANK_FAILED if the segment does not reach that far.
+    // offset: a multiple of page_size(). Throws OUT_OF_MEMORY, and RANK_FAILED if the segment does
+    // not reach that far.
     Mapping map(std::uint64_t offset, std::size_t bytes) const;
 
 private:

@@ -10,18 +10,21 @@ namespace {
 
 const TeamOptions& checked(const TeamOptions& options) {
     if (options.size > kMostRanks)
-        fail(DDP_ERROR_UNSUPPORTED, options.size, " ranks of one host; shared memory takes at most ", kMostRanks);
+        fail(DDP_ERROR_UNSUPPORTED, options.size,
+             " ranks of one host; shared memory takes at most ", kMostRanks);
     return options;
 }
 
 }  // namespace
 
-Team::Team(const ddp_backend_host& host, const TeamOptions& options, const backend::Failure& failure)
+Team::Team(const ddp_backend_host& host, const TeamOptions& options,
+           const backend::Failure& failure)
     : options_(checked(options)),
       failure_(failure),
       control_(host, options_, Deadline::after_ms(host.timeout_ms)),
-      arena_(control_.segment(), control_.layout().blocks(options_.rank), control_.layout().blocks(options_.rank + 1),
-             control_.state(options_.rank).freed, options_.size),
+      arena_(control_.segment(), control_.layout().blocks(options_.rank),
+             control_.layout().blocks(options_.rank + 1), control_.state(options_.rank).freed,
+             options_.size),
       patience_(options_, control_, failure_) {}
 
 void Team::leave() {
@@ -30,10 +33,12 @@ void Team::leave() {
     control_.wake_all();
 }
 
-// Once a collective, before it uses memory of others: a rank that gives up frees blocks that this rank may still read.
+// Once a collective, before it uses memory of others: a rank that gives up frees blocks that this
+// rank may still read.
 void Team::let_go_of_freed_blocks() {
     if (followed_ == sequence_) return;
-    for (int rank = 0; rank < options_.size; ++rank) arena_.follow(rank, control_.state(rank).freed);
+    for (int rank = 0; rank < options_.size; ++rank)
+        arena_.follow(rank, control_.state(rank).freed);
     followed_ = sequence_;
 }
 
@@ -43,10 +48,11 @@ std::byte* Team::reach(int rank, Location location, std::size_t bytes, std::size
     const bool in_block = location.block >= control_.layout().blocks(0);
     std::byte* memory = in_block ? arena_.reach(rank, location, bytes, alignment) : nullptr;
     if (memory) return memory;
-    throw TeamError(ErrorInfo{DDP_ERROR_RANK_FAILED,
-                              str("rank ", options_.name_of(rank), " shares ", location.bytes, " bytes, of which ",
-                                  bytes, " at ", location.within, " were to be used; its memory is damaged"),
-                              rank});
+    throw TeamError(ErrorInfo{
+        DDP_ERROR_RANK_FAILED,
+        str("rank ", options_.name_of(rank), " shares ", location.bytes, " bytes, of which ", bytes,
+            " at ", location.within, " were to be used; its memory is damaged"),
+        rank});
 }
 
 void Team::post(const ddp_collective& c, std::size_t inline_bytes, Location send, Location recv) {
@@ -77,17 +83,20 @@ void Team::compare_signatures(const ddp_collective& c) const {
     if (c.signature_size == 0) return;
     for (int other = 0; other < options_.size; ++other) {
         const Post& post = post_of(other);
-        if (post.signature_bytes == c.signature_size && std::memcmp(post.signature, c.signature, c.signature_size) == 0)
+        if (post.signature_bytes == c.signature_size &&
+            std::memcmp(post.signature, c.signature, c.signature_size) == 0)
             continue;
         std::memcpy(c.theirs, post.signature, c.signature_size);
-        throw TeamError(ErrorInfo{DDP_ERROR_MISMATCH,
-                                  str("rank ", options_.name_of(other), " is about to do something else than rank ",
-                                      options_.name_of(options_.rank)),
-                                  other});
+        throw TeamError(ErrorInfo{
+            DDP_ERROR_MISMATCH,
+            str("rank ", options_.name_of(other), " is about to do something else than rank ",
+                options_.name_of(options_.rank)),
+            other});
     }
 }
 
-// Numbers of a collective in the upper half make the words of the last one void without anybody resetting them.
+// Numbers of a collective in the upper half make the words of the last one void without anybody
+// resetting them.
 std::optional<std::uint32_t> Team::claim_part(std::uint32_t parts) {
     const std::uint64_t base = std::uint64_t{sequence_} << 32;
     std::uint64_t seen = control_.shared().claimed.load(std::memory_order_relaxed);
@@ -95,7 +104,9 @@ std::optional<std::uint32_t> Team::claim_part(std::uint32_t parts) {
         const std::uint64_t next = seen >> 32 == sequence_ ? seen : base;
         const auto part = static_cast<std::uint32_t>(next);
         if (part >= parts) return std::nullopt;
-        if (control_.shared().claimed.compare_exchange_weak(seen, next + 1, std::memory_order_relaxed)) return part;
+        if (control_.shared().claimed.compare_exchange_weak(seen, next + 1,
+                                                            std::memory_order_relaxed))
+            return part;
     }
 }
 
@@ -121,7 +132,8 @@ void Team::barrier(const ddp_collective& c) {
 
 void Team::confirm() const {
     failure_.check();
-    // Pairs with the fence of give_up(): if a number that was read is younger than the failure, the flag is seen.
+    // Pairs with the fence of give_up(): if a number that was read is younger than the failure, the
+    // flag is seen.
     std::atomic_thread_fence(std::memory_order_acquire);
     if (control_.shared().broken.load()) fail(DDP_ERROR_RANK_FAILED, kGaveUp);
 }

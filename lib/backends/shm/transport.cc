@@ -9,8 +9,8 @@
 namespace libddp::shm {
 namespace {
 
-// Small enough that three slots stay in a core's cache, large enough that waiting for each other between chunks costs
-// little.
+// Small enough that three slots stay in a core's cache, large enough that waiting for each other
+// between chunks costs little.
 constexpr std::size_t kStagingBytes = 256 << 10;
 
 void require_one_host(const ddp_backend_host& host, const Deadline& deadline) {
@@ -21,7 +21,8 @@ void require_one_host(const ddp_backend_host& host, const Deadline& deadline) {
         ErrorInfo{DDP_ERROR_UNSUPPORTED,
                   str("rank ", other,
                       " is not on the host of rank 0 (another boot of the kernel, or another "
-                      "network namespace), and shm works within one host; use backend 'auto' or 'hierarchical'"),
+                      "network namespace), and shm works within one host; use backend 'auto' or "
+                      "'hierarchical'"),
                   other});
 }
 
@@ -31,11 +32,13 @@ ShmTransport::ShmTransport(const ddp_backend_host& host) {
     OptionReader(host.options, "backend_options of shm").finish();
     if (host.world_size == 1) return;
     require_one_host(host, Deadline::after_ms(host.timeout_ms));
-    team_ = std::make_unique<Team>(host, TeamOptions{host.rank, host.world_size, "shm/", kStagingBytes}, failure_);
+    team_ = std::make_unique<Team>(
+        host, TeamOptions{host.rank, host.world_size, "shm/", kStagingBytes}, failure_);
 }
 
 std::uint32_t ShmTransport::capabilities() const {
-    return DDP_BACKEND_FUSES_SCALE | DDP_BACKEND_DETERMINISTIC | DDP_BACKEND_COMPARES | DDP_BACKEND_INTERRUPTIBLE;
+    return DDP_BACKEND_FUSES_SCALE | DDP_BACKEND_DETERMINISTIC | DDP_BACKEND_COMPARES |
+           DDP_BACKEND_INTERRUPTIBLE;
 }
 
 void ShmTransport::run(const ddp_collective& c) {

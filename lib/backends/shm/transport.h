@@ -19,7 +19,9 @@ public:
     bool ready(const ddp_collective& c, std::int64_t patience_ns);
     void abort();  // any thread
     void leave();
-    void* allocate(std::size_t bytes, ddp_device) { return team_ ? team_->arena().allocate(bytes) : nullptr; }
+    void* allocate(std::size_t bytes, ddp_device) {
+        return team_ ? team_->arena().allocate(bytes) : nullptr;
+    }
     void deallocate(void* memory) { team_->arena().deallocate(memory); }
 
 private:

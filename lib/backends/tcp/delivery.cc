@@ -24,10 +24,11 @@ void note(int socket, record::PeerFact& fact, std::int64_t now_ns) {
     tcp_info info{};
     socklen_t size = sizeof info;
     // A kernel before 4.10 tells less.
-    if (getsockopt(socket, IPPROTO_TCP, TCP_INFO, &info, &size) != 0 || size < offsetof(tcp_info, tcpi_sndbuf_limited))
+    if (getsockopt(socket, IPPROTO_TCP, TCP_INFO, &info, &size) != 0 ||
+        size < offsetof(tcp_info, tcpi_sndbuf_limited))
         return;
-    const std::uint64_t waiting =
-        std::uint64_t{info.tcpi_unacked} * info.tcpi_snd_mss + std::uint64_t{info.tcpi_notsent_bytes};
+    const std::uint64_t waiting = std::uint64_t{info.tcpi_unacked} * info.tcpi_snd_mss +
+                                  std::uint64_t{info.tcpi_notsent_bytes};
     const bool moves = info.tcpi_bytes_acked != fact.arrived || fact.stuck_since_ns == 0;
     put(fact.stuck_since_ns, waiting == 0 ? std::int64_t{0} : moves ? now_ns : fact.stuck_since_ns);
     put(fact.arrived, std::uint64_t{info.tcpi_bytes_acked});

@@ -21,7 +21,8 @@ public:
     void look();
 
 private:
-    Delivery(std::vector<int> sockets, record::PeerFact* facts) : sockets_(std::move(sockets)), facts_(facts) {}
+    Delivery(std::vector<int> sockets, record::PeerFact* facts)
+        : sockets_(std::move(sockets)), facts_(facts) {}
 
     std::vector<int> sockets_;
     record::PeerFact* facts_;  // one for each socket

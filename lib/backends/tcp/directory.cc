@@ -42,13 +42,15 @@ Listening read_listening(std::string_view line, int rank) {
     listening.lanes = number_in(take_until(rest, ' '));
     listening.address = take_until(rest, ' ');
     listening.port = number_in(rest);
-    const bool good = !listening.wire.empty() && listening.lanes > 0 && is_numeric(listening.address) &&
-                      listening.port > 0 && listening.port <= kMostPort;
+    const bool good = !listening.wire.empty() && listening.lanes > 0 &&
+                      is_numeric(listening.address) && listening.port > 0 &&
+                      listening.port <= kMostPort;
     if (good) return listening;
-    throw Error({DDP_ERROR_INTERNAL,
-                 str("the store has ", in_quotes(line), " where rank ", rank,
-                     " says how it can be reached: no wire, number of lanes, numeric address and port"),
-                 rank});
+    throw Error(
+        {DDP_ERROR_INTERNAL,
+         str("the store has ", in_quotes(line), " where rank ", rank,
+             " says how it can be reached: no wire, number of lanes, numeric address and port"),
+         rank});
 }
 
 std::vector<Listening> read_directory(std::string_view text, int world) {
@@ -57,17 +59,18 @@ std::vector<Listening> read_directory(std::string_view text, int world) {
     while (!rest.empty() && ranks.size() <= static_cast<std::size_t>(world))
         ranks.push_back(read_listening(take_until(rest, '\n'), static_cast<int>(ranks.size())));
     if (ranks.size() != static_cast<std::size_t>(world))
-        fail(DDP_ERROR_INTERNAL, "the store has the addresses of ", rest.empty() ? "" : "more than ", ranks.size(),
-             " ranks, and the group has ", world);
+        fail(DDP_ERROR_INTERNAL, "the store has the addresses of ",
+             rest.empty() ? "" : "more than ", ranks.size(), " ranks, and the group has ", world);
     return ranks;
 }
 
 void require_same_settings(const Listening& of_rank_0, const Listening& theirs, int rank) {
     if (theirs.wire == of_rank_0.wire && theirs.lanes == of_rank_0.lanes) return;
-    throw Error({DDP_ERROR_MISMATCH,
-                 str("rank ", rank, " has wire and lanes '", settings_text(theirs), "', and rank 0 has '",
-                     settings_text(of_rank_0), "'; give all ranks the same backend_options and DDP_WIRE"),
-                 rank});
+    throw Error(
+        {DDP_ERROR_MISMATCH,
+         str("rank ", rank, " has wire and lanes '", settings_text(theirs), "', and rank 0 has '",
+             settings_text(of_rank_0), "'; give all ranks the same backend_options and DDP_WIRE"),
+         rank});
 }
 
 }  // namespace libddp::tcp

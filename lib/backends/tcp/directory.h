@@ -1,4 +1,5 @@
-// Where the ranks of a group listen, and with which settings: a line for each rank, as they tell each other through the store.
+// Where the ranks of a group listen, and with which settings: a line for each rank, as they tell
+// each other through the store.
 #pragma once
 
 #include <string>
@@ -23,7 +24,8 @@ std::string write_listening(const Listening& listening);
 // Throws Error (INTERNAL, with the rank) unless the line is what write_listening() gives.
 Listening read_listening(std::string_view line, int rank);
 
-// Lines of all ranks, in their order. Throws Error (INTERNAL) unless there are so many, and as read_listening().
+// Lines of all ranks, in their order. Throws Error (INTERNAL) unless there are so many, and as
+// read_listening().
 std::vector<Listening> read_directory(std::string_view text, int world);
 
 // Throws Error (MISMATCH, with the rank) if it has other settings than rank 0.

@@ -14,8 +14,9 @@ constexpr std::int64_t kTellMs = 1000;
 }  // namespace
 
 bool Exchange::Opening::operator==(const Opening& other) const {
-    return kind == other.kind && dtype == other.dtype && op == other.op && root == other.root && count == other.count &&
-           signature_size == other.signature_size && std::memcmp(signature, other.signature, signature_size) == 0;
+    return kind == other.kind && dtype == other.dtype && op == other.op && root == other.root &&
+           count == other.count && signature_size == other.signature_size &&
+           std::memcmp(signature, other.signature, signature_size) == 0;
 }
 
 void Exchange::begin(const ddp_collective& c, const Deadline& deadline) {
@@ -34,7 +35,8 @@ void Exchange::begin(const ddp_collective& c, const Deadline& deadline) {
         Incoming& incoming = incoming_[static_cast<std::size_t>(distance) - 1];
         incoming.peer = mesh_.before(distance);
         incoming.missing = 1;
-        mesh_.expect(incoming.peer, MessageType::kOpening, &incoming.opening, sizeof(Opening), &incoming.missing);
+        mesh_.expect(incoming.peer, MessageType::kOpening, &incoming.opening, sizeof(Opening),
+                     &incoming.missing);
         mesh_.send(mesh_.after(distance), MessageType::kOpening, &own_, sizeof own_);
     }
 }
@@ -80,13 +82,15 @@ void Exchange::disagree() {
     try {
         mesh_.wait_sent(Deadline::after_ms(std::min(kTellMs, deadline_.remaining_ms())));
     } catch (const Error&) {
-        // The difference is the error to report. A rank that has left has seen it, or will hear of it from the others.
+        // The difference is the error to report. A rank that has left has seen it, or will hear of
+        // it from the others.
     }
     if (c_->theirs && c_->signature_size > 0)
         std::memcpy(c_->theirs, difference_.opening.signature, c_->signature_size);
-    throw Error(ErrorInfo{DDP_ERROR_MISMATCH,
-                          str("rank ", difference_.rank, " is about to do something else than rank ", mesh_.rank()),
-                          difference_.rank});
+    throw Error(ErrorInfo{
+        DDP_ERROR_MISMATCH,
+        str("rank ", difference_.rank, " is about to do something else than rank ", mesh_.rank()),
+        difference_.rank});
 }
 
 }  // namespace libddp::tcp

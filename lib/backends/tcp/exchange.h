@@ -9,17 +9,20 @@
 
 namespace libddp::tcp {
 
-// In a full mesh every rank tells every other: one message of latency, which travels together with data. Otherwise log2(world)
-// rounds of one message each (a dissemination barrier), in which a difference travels with the messages. Either way a rank that gets
-// through knows that all ranks agree.
+// In a full mesh every rank tells every other: one message of latency, which travels together with
+// data. Otherwise log2(world) rounds of one message each (a dissemination barrier), in which a
+// difference travels with the messages. Either way a rank that gets through knows that all ranks
+// agree.
 class Exchange {
 public:
     explicit Exchange(Mesh& mesh) : mesh_(mesh) {}
 
-    // Begins an operation. Sends what this rank is about to do to those that it tells directly, and expects theirs: in each lane 0
-    // before all other messages of the operation. `c` must live until finish() returns.
+    // Begins an operation. Sends what this rank is about to do to those that it tells directly, and
+    // expects theirs: in each lane 0 before all other messages of the operation. `c` must live
+    // until finish() returns.
     void begin(const ddp_collective& c, const Deadline& deadline);
-    // Waits for them. Throws Error MISMATCH with the rank that differs, TIMEOUT with the ranks that do not come.
+    // Waits for them. Throws Error MISMATCH with the rank that differs, TIMEOUT with the ranks that
+    // do not come.
     void finish();
     void compare(const ddp_collective& c, const Deadline& deadline) {
         begin(c, deadline);
@@ -29,7 +32,8 @@ public:
 
 private:
     static constexpr std::size_t kMaxSignature = 128;
-    // On the wire. All ranks of a group run the same version of libddp on the same byte order (ddp_group_create checks).
+    // On the wire. All ranks of a group run the same version of libddp on the same byte order
+    // (ddp_group_create checks).
     struct Opening {
         std::int32_t kind, dtype, op, root;
         std::uint64_t count;

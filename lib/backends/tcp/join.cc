@@ -41,8 +41,8 @@ struct GroupName {
     std::string name;  // connections say it in the clear
     std::string secret;
 
-    // A key for each connection: what proves one proves no other. The store hands out the secret only to clients that know the job
-    // secret, and so it proves that, too.
+    // A key for each connection: what proves one proves no other. The store hands out the secret
+    // only to clients that know the job secret, and so it proves that, too.
     wire::Key key_of(std::string_view identity) const {
         return wire::derive_key(secret, str("libddp backend tcp ", identity));
     }
@@ -60,7 +60,8 @@ GroupName agree_on_name(const ddp_backend_host& host, const Deadline& deadline) 
     return group;
 }
 
-// Where each rank listens. Rank 0 collects and tells, so that the store answers a few questions a rank and not one for each pair.
+// Where each rank listens. Rank 0 collects and tells, so that the store answers a few questions a
+// rank and not one for each pair.
 std::vector<Listening> exchange_addresses(const ddp_backend_host& host, const Listening& mine,
                                           const Deadline& deadline) {
     const backend::Keys keys(host, "tcp/");
@@ -125,13 +126,17 @@ public:
             else if (Clock::now() >= next_look_)
                 try_again(attempt_->accepted() ? "it does not answer" : "no answer");
         } catch (const Error& error) {
-            if (error.info().code == DDP_ERROR_LIMIT || error.info().code == DDP_ERROR_OUT_OF_MEMORY) throw;
+            if (error.info().code == DDP_ERROR_LIMIT ||
+                error.info().code == DDP_ERROR_OUT_OF_MEMORY)
+                throw;
             try_again(error.what());
         }
     }
 
     // The event to wait for; fd -1: nothing.
-    pollfd waits_for() const { return attempt_ && !channel ? attempt_->waits_for() : pollfd{-1, 0, 0}; }
+    pollfd waits_for() const {
+        return attempt_ && !channel ? attempt_->waits_for() : pollfd{-1, 0, 0};
+    }
     // When to look although nothing happened: the attempt takes too long, or the next one begins.
     Clock::time_point next_look() const { return next_look_; }
 
@@ -155,7 +160,8 @@ private:
 // The joining of one group. The higher one of two ranks connects.
 class Joining final : public Expecting {
 public:
-    Joining(const ddp_backend_host& host, const Settings& settings, const Deadline& deadline, Connections& connections)
+    Joining(const ddp_backend_host& host, const Settings& settings, const Deadline& deadline,
+            Connections& connections)
         : host_(host),
           settings_(settings),
           deadline_(deadline),
@@ -168,13 +174,17 @@ public:
         const std::vector<int> peers = peers_of(host.rank, host.world_size, settings.algorithm);
         connections_.channels.resize(static_cast<std::size_t>(host.world_size));
         for (const int peer : peers) {
-            connections_.channels[static_cast<std::size_t>(peer)].resize(static_cast<std::size_t>(settings.lanes));
-            for (int lane = 0; lane < settings.lanes && peer > host.rank; ++lane) awaited_.insert({peer, lane});
+            connections_.channels[static_cast<std::size_t>(peer)].resize(
+                static_cast<std::size_t>(settings.lanes));
+            for (int lane = 0; lane < settings.lanes && peer > host.rank; ++lane)
+                awaited_.insert({peer, lane});
         }
         // Before the others hear where to connect.
         registration_.emplace(*connections.listener, identity_prefix(group_.name, host.rank), this);
         directory_ = exchange_addresses(
-            host, {name_of(settings.protection), settings.lanes, address, connections.listener->port()}, deadline);
+            host,
+            {name_of(settings.protection), settings.lanes, address, connections.listener->port()},
+            deadline);
         for (const int peer : peers)
             for (int lane = 0; lane < settings.lanes && peer < host.rank; ++lane)
                 connectors_.push_back(make_connector(peer, lane));
@@ -201,7 +211,8 @@ public:
 
     std::optional<wire::Key> key_of(std::string_view identity) override {
         for (const auto& [peer, lane] : awaited_)
-            if (identity == identity_of(group_.name, host_.rank, peer, lane)) return group_.key_of(identity);
+            if (identity == identity_of(group_.name, host_.rank, peer, lane))
+                return group_.key_of(identity);
         return std::nullopt;
     }
 
@@ -227,10 +238,15 @@ private:
     }
 
     std::unique_ptr<wire::Channel>& place_of(int peer, int lane) {
-        return connections_.channels[static_cast<std::size_t>(peer)][static_cast<std::size_t>(lane)];
+        return connections_
+            .channels[static_cast<std::size_t>(peer)][static_cast<std::size_t>(lane)];
     }
-    bool taken(const Connector& connector) { return place_of(connector.peer, connector.lane) != nullptr; }
-    void take(Connector& connector) { place_of(connector.peer, connector.lane) = std::move(connector.channel); }
+    bool taken(const Connector& connector) {
+        return place_of(connector.peer, connector.lane) != nullptr;
+    }
+    void take(Connector& connector) {
+        place_of(connector.peer, connector.lane) = std::move(connector.channel);
+    }
 
     bool complete() {
         const Lock lock(mutex_);
@@ -260,9 +276,10 @@ private:
             const Listening& there = directory_[static_cast<std::size_t>(connector.peer)];
             throw Error(ErrorInfo{
                 DDP_ERROR_UNAVAILABLE,
-                str("rank ", host_.rank, " could not connect with rank ", connector.peer, " (", there.address, " port ",
-                    there.port, "): ", connector.last_reason(),
-                    "; choose another network with the option iface=NAME or host=ADDRESS, or the variable DDP_IFACE"),
+                str("rank ", host_.rank, " could not connect with rank ", connector.peer, " (",
+                    there.address, " port ", there.port, "): ", connector.last_reason(),
+                    "; choose another network with the option iface=NAME or host=ADDRESS, or the "
+                    "variable DDP_IFACE"),
                 connector.peer});
         }
         std::string missing;
@@ -275,8 +292,8 @@ private:
         }
         throw Error(ErrorInfo{DDP_ERROR_TIMEOUT,
                               str("rank ", missing, " did not connect with rank ", host_.rank, " (",
-                                  directory_[static_cast<std::size_t>(host_.rank)].address, " port ",
-                                  connections_.listener->port(), ") in time"),
+                                  directory_[static_cast<std::size_t>(host_.rank)].address,
+                                  " port ", connections_.listener->port(), ") in time"),
                               first});
     }
 
@@ -288,8 +305,9 @@ private:
     GroupName group_;
     std::vector<Listening> directory_;  // by rank
     std::vector<Connector> connectors_;
-    std::set<std::pair<int, int>> awaited_;     // peer and lane of what others make
-    Mutex mutex_;                               // channels of awaited_, which the listener's thread brings
+    std::set<std::pair<int, int>> awaited_;  // peer and lane of what others make
+    // channels of awaited_, which the listener's thread brings
+    Mutex mutex_;
     std::optional<Registration> registration_;  // ends first
 };
 
@@ -297,7 +315,8 @@ private:
 
 std::vector<int> peers_of(int rank, int world, Algorithm algorithm) {
     std::set<int> peers;
-    for (int distance = 1; distance < world; distance = algorithm == Algorithm::kDirect ? distance + 1 : 2 * distance) {
+    for (int distance = 1; distance < world;
+         distance = algorithm == Algorithm::kDirect ? distance + 1 : 2 * distance) {
         peers.insert((rank + distance) % world);
         peers.insert((rank + world - distance) % world);
     }
@@ -308,7 +327,8 @@ Connections join(const ddp_backend_host& host, const Settings& settings, const D
     const auto peers = peers_of(host.rank, host.world_size, settings.algorithm).size();
     // Descriptors of the listener. Each connection takes one more.
     constexpr std::size_t kListener = 6;
-    require_descriptors(peers * static_cast<std::size_t>(settings.lanes) + kListener, "backend tcp");
+    require_descriptors(peers * static_cast<std::size_t>(settings.lanes) + kListener,
+                        "backend tcp");
     Connections connections;
     Joining(host, settings, deadline, connections).run();
     return connections;

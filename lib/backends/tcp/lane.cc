@@ -9,7 +9,8 @@
 namespace libddp::tcp {
 namespace {
 
-// Bytes that may be read beyond the message under way: several small messages arrive in one system call.
+// Bytes that may be read beyond the message under way: several small messages arrive in one system
+// call.
 constexpr std::size_t kAheadBytes = std::size_t{32} << 10;
 // The most that one system call sends, so that this thread soon looks at what has come.
 constexpr std::size_t kSendBytes = std::size_t{1} << 20;
@@ -21,17 +22,20 @@ void Lane::send(MessageType type, std::uint64_t operation, const void* data, std
     outgoing_.push_back({{type, 0, operation, bytes}, static_cast<const char*>(data), 0});
 }
 
-void Lane::expect(MessageType type, std::uint64_t operation, void* into, std::size_t bytes, int* missing) {
+void Lane::expect(MessageType type, std::uint64_t operation, void* into, std::size_t bytes,
+                  int* missing) {
     expected_.push_back({{type, 0, operation, bytes}, static_cast<char*>(into), missing});
 }
 
-// The connection that broke first says little about the cause: survivors close theirs too, to tell the others.
+// The connection that broke first says little about the cause: survivors close theirs too, to tell
+// the others.
 Error Lane::with_peer(const Error& error) const {
     const ErrorInfo& info = error.info();
     if (info.rank >= 0) return error;
     const bool broken = info.code == DDP_ERROR_UNAVAILABLE;
     return Error(broken ? DDP_ERROR_RANK_FAILED : info.code,
-                 str(broken ? "a rank went away: " : "", "the connection with rank ", peer_, ": ", info.message));
+                 str(broken ? "a rank went away: " : "", "the connection with rank ", peer_, ": ",
+                     info.message));
 }
 
 bool Lane::move() {
@@ -57,14 +61,19 @@ bool Lane::send_some() {
         std::array<iovec, kSendParts> parts;
         int count = 0;
         std::size_t bytes = 0;
-        for (auto it = outgoing_.begin(); it != outgoing_.end() && count + 2 <= kSendParts && bytes < kSendBytes;
-             ++it) {
-            const std::size_t header_sent = std::min(it->sent, sizeof(Header)), data_sent = it->sent - header_sent;
+        for (auto it = outgoing_.begin();
+             it != outgoing_.end() && count + 2 <= kSendParts && bytes < kSendBytes; ++it) {
+            const std::size_t header_sent = std::min(it->sent, sizeof(Header)),
+                              data_sent = it->sent - header_sent;
             if (header_sent < sizeof(Header))
-                parts[static_cast<std::size_t>(count++)] = {reinterpret_cast<char*>(&it->header) + header_sent,
-                                                            sizeof(Header) - header_sent};
-            const std::size_t left = std::min<std::size_t>(it->header.bytes - data_sent, kSendBytes);
-            if (left > 0) parts[static_cast<std::size_t>(count++)] = {const_cast<char*>(it->data) + data_sent, left};
+                parts[static_cast<std::size_t>(count++)] = {
+                    reinterpret_cast<char*>(&it->header) + header_sent,
+                    sizeof(Header) - header_sent};
+            const std::size_t left =
+                std::min<std::size_t>(it->header.bytes - data_sent, kSendBytes);
+            if (left > 0)
+                parts[static_cast<std::size_t>(count++)] = {const_cast<char*>(it->data) + data_sent,
+                                                            left};
             bytes += left;
         }
         std::size_t taken = channel_->send(parts.data(), count);
@@ -73,7 +82,8 @@ bool Lane::send_some() {
         unflushed_ = true;
         while (taken > 0) {
             Outgoing& front = outgoing_.front();
-            const std::size_t step = std::min<std::size_t>(taken, sizeof(Header) + front.header.bytes - front.sent);
+            const std::size_t step =
+                std::min<std::size_t>(taken, sizeof(Header) + front.header.bytes - front.sent);
             front.sent += step;
             taken -= step;
             if (front.sent < sizeof(Header) + front.header.bytes) break;
@@ -104,7 +114,8 @@ std::size_t Lane::receive_once() {
         }
     } else if (ahead_begin_ < ahead_end_ || received_ == expected_.front().header.bytes) {
         Expected& front = expected_.front();
-        const std::size_t count = std::min<std::size_t>(ahead_end_ - ahead_begin_, front.header.bytes - received_);
+        const std::size_t count =
+            std::min<std::size_t>(ahead_end_ - ahead_begin_, front.header.bytes - received_);
         std::memcpy(front.into + received_, ahead_.data() + ahead_begin_, count);
         ahead_begin_ += count;
         take_data(count);
@@ -119,7 +130,8 @@ std::size_t Lane::receive_once() {
         straight = front.header.bytes - received_;
         parts[static_cast<std::size_t>(count++)] = {front.into + received_, straight};
     }
-    parts[static_cast<std::size_t>(count++)] = {ahead_.data() + ahead_end_, ahead_.size() - ahead_end_};
+    parts[static_cast<std::size_t>(count++)] = {ahead_.data() + ahead_end_,
+                                                ahead_.size() - ahead_end_};
     const std::size_t came = channel_->receive(parts.data(), count);
     const std::size_t data = std::min(came, straight);
     ahead_end_ += came - data;
@@ -153,9 +165,11 @@ void Lane::read_header() {
     Header header;
     std::memcpy(&header, ahead_.data() + ahead_begin_, sizeof header);
     if (header.type == MessageType::kGoodbye)
-        throw Error(ErrorInfo{DDP_ERROR_RANK_FAILED, str("rank ", peer_, " left the group"), peer_});
+        throw Error(
+            ErrorInfo{DDP_ERROR_RANK_FAILED, str("rank ", peer_, " left the group"), peer_});
     const Header& wanted = expected_.front().header;
-    if (header.type != wanted.type || header.operation != wanted.operation || header.bytes != wanted.bytes) {
+    if (header.type != wanted.type || header.operation != wanted.operation ||
+        header.bytes != wanted.bytes) {
         fault_ = Fault::kOtherMessage;
         return;
     }

@@ -1,4 +1,5 @@
-// Messages over one connection, in order, each with a header that says which operation it belongs to.
+// Messages over one connection, in order, each with a header that says which operation it belongs
+// to.
 #pragma once
 
 #include <cstddef>
@@ -31,17 +32,19 @@ public:
     // Queues a message. Its memory must stay untouched until !sending().
     void send(MessageType type, std::uint64_t operation, const void* data, std::size_t bytes);
     // The next message will be this one, and goes to `into`. Its arrival takes 1 from *missing.
-    void expect(MessageType type, std::uint64_t operation, void* into, std::size_t bytes, int* missing);
+    void expect(MessageType type, std::uint64_t operation, void* into, std::size_t bytes,
+                int* missing);
 
     bool sending() const { return !outgoing_.empty() || unflushed_; }
     bool receiving() const { return !expected_.empty() && fault_ == Fault::kNone; }
 
-    // Moves what can be moved now, and returns whether that was anything. Throws Error: RANK_FAILED if the peer has left, and what
-    // the channel throws.
+    // Moves what can be moved now, and returns whether that was anything. Throws Error: RANK_FAILED
+    // if the peer has left, and what the channel throws.
     bool move();
 
-    // Nothing is expected at the moment, and the peer has closed the connection. Returns if it has sent something before: a goodbye, or
-    // messages that will be expected later. Otherwise throws Error. ended(): this is known.
+    // Nothing is expected at the moment, and the peer has closed the connection. Returns if it has
+    // sent something before: a goodbye, or messages that will be expected later. Otherwise throws
+    // Error. ended(): this is known.
     void peer_closed();
     bool ended() const { return ended_; }
 
@@ -49,8 +52,8 @@ public:
     enum class Fault { kNone, kOtherMessage };
     Fault fault() const { return fault_; }
 
-    // The operation under way has failed: of its messages nothing is read, written or sent any more. cut(): one was half sent, so that
-    // nothing can follow it.
+    // The operation under way has failed: of its messages nothing is read, written or sent any
+    // more. cut(): one was half sent, so that nothing can follow it.
     void forget();
     bool cut() const { return cut_; }
 

@@ -21,13 +21,15 @@ namespace {
 
 using Clock = wire::Gate::Clock;
 
-// How long a connection waits for the peer's end to close, and how long the end of the process's last group may wait for all of them.
+// How long a connection waits for the peer's end to close, and how long the end of the process's
+// last group may wait for all of them.
 constexpr auto kClosing = std::chrono::seconds(2);
 constexpr auto kLastClosing = std::chrono::milliseconds(100);
 
 struct Registry {
     Mutex mutex;
-    std::map<std::pair<std::string, wire::Protection>, std::weak_ptr<Listener>> listeners DDP_GUARDED_BY(mutex);
+    std::map<std::pair<std::string, wire::Protection>, std::weak_ptr<Listener>> listeners
+        DDP_GUARDED_BY(mutex);
 };
 
 Registry& registry() {
@@ -118,16 +120,18 @@ void Listener::watch() {
             const Lock lock(mutex_);
             const auto now = Clock::now();
             if (stop_ && !end) end = now + kLastClosing;
-            closing_.remove_if([&](const Closing& c) { return c.until <= now || (end && *end <= now); });
+            closing_.remove_if(
+                [&](const Closing& c) { return c.until <= now || (end && *end <= now); });
             if (stop_ && closing_.empty()) return;
             for (Closing& c : closing_) {
                 watched.push_back({c.channel->fd(), POLLIN, 0});
                 closing.push_back(&c);
             }
         }
-        const int wait_ms = end                                    ? 10
-                            : gate_->pending() || !closing.empty() ? static_cast<int>(wire::Gate::kLookMs) / 5
-                                                                   : -1;
+        const int wait_ms = end ? 10
+                            : gate_->pending() || !closing.empty()
+                                ? static_cast<int>(wire::Gate::kLookMs) / 5
+                                : -1;
         poll(watched.data(), watched.size(), wait_ms);
         std::array<char, 8> count;
         [[maybe_unused]] const auto ignored = read(wake_.get(), count.data(), count.size());
@@ -141,7 +145,8 @@ void Listener::drain(Closing& closing) {
     std::array<char, 4096> unread;
     constexpr int kMost = 256;  // others want their turn
     for (int i = 0; i < kMost; ++i) {
-        const ssize_t count = recv(closing.channel->fd(), unread.data(), unread.size(), MSG_DONTWAIT);
+        const ssize_t count =
+            recv(closing.channel->fd(), unread.data(), unread.size(), MSG_DONTWAIT);
         if (count > 0) continue;
         const bool more = count < 0 && (errno == EAGAIN || errno == EINTR);
         if (!more) closing.until = Clock::now();

@@ -30,7 +30,8 @@ protected:
 
 class Listener {
 public:
-    // This process's listener at a numeric address. It lives as long as somebody holds it. Throws Error.
+    // This process's listener at a numeric address. It lives as long as somebody holds it. Throws
+    // Error.
     static std::shared_ptr<Listener> at(const std::string& address, wire::Protection protection);
     Listener(const std::string& address, wire::Protection protection);
     ~Listener();
@@ -43,8 +44,8 @@ public:
     void add(const std::string& prefix, Expecting* expecting);
     void remove(const std::string& prefix);
 
-    // Closes a connection once the peer has closed it, or soon: closing at once would destroy what is on the way to the peer, where
-    // this end has not read all that came.
+    // Closes a connection once the peer has closed it, or soon: closing at once would destroy what
+    // is on the way to the peer, where this end has not read all that came.
     void close_later(std::unique_ptr<wire::Channel> channel);
 
 private:

@@ -20,7 +20,8 @@ constexpr std::chrono::microseconds kSpin{50};
 constexpr std::chrono::milliseconds kLook{50};
 constexpr unsigned kMovesBetweenChecks = 64;
 
-// The kernel repeats what is lost for as long as the group waits. A link that comes back in time loses nothing.
+// The kernel repeats what is lost for as long as the group waits. A link that comes back in time
+// loses nothing.
 void outlast_flaps(int fd, std::int64_t timeout_ms) {
     const int bound = static_cast<int>(std::min<std::int64_t>(timeout_ms, INT32_MAX));
     setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &bound, sizeof bound);
@@ -29,7 +30,10 @@ void outlast_flaps(int fd, std::int64_t timeout_ms) {
 }  // namespace
 
 Mesh::Mesh(const ddp_backend_host& host, const Settings& settings, const backend::Failure& failure)
-    : host_(host), settings_(settings), failure_(failure), by_peer_(static_cast<std::size_t>(host.world_size)) {
+    : host_(host),
+      settings_(settings),
+      failure_(failure),
+      by_peer_(static_cast<std::size_t>(host.world_size)) {
     Connections connections = join(host, settings, Deadline::after_ms(host.timeout_ms));
     listener_ = std::move(connections.listener);
     std::size_t peers = 0;
@@ -38,7 +42,8 @@ Mesh::Mesh(const ddp_backend_host& host, const Settings& settings, const backend
         for (auto& channel : connections.channels[peer]) {
             outlast_flaps(channel->fd(), host.timeout_ms);
             const std::size_t number = by_peer_[peer].size();
-            lanes_.push_back(std::make_unique<Lane>(static_cast<int>(peer), number, std::move(channel)));
+            lanes_.push_back(
+                std::make_unique<Lane>(static_cast<int>(peer), number, std::move(channel)));
             by_peer_[peer].push_back(lanes_.back().get());
         }
     }
@@ -56,7 +61,8 @@ bool Mesh::move_all() {
 }
 
 bool Mesh::all_sent() const {
-    return std::none_of(lanes_.begin(), lanes_.end(), [](const auto& lane) { return lane->sending(); });
+    return std::none_of(lanes_.begin(), lanes_.end(),
+                        [](const auto& lane) { return lane->sending(); });
 }
 
 std::vector<int> Mesh::peers(bool (Lane::*busy)() const) const {
@@ -69,12 +75,14 @@ std::vector<int> Mesh::peers(bool (Lane::*busy)() const) const {
 ErrorInfo Mesh::timed_out() const {
     const auto awaited = peers(&Lane::receiving), full = peers(&Lane::sending);
     const auto& ranks = awaited.empty() ? full : awaited;
-    if (ranks.empty()) return {DDP_ERROR_TIMEOUT, "the collective did not finish before its timeout"};
+    if (ranks.empty())
+        return {DDP_ERROR_TIMEOUT, "the collective did not finish before its timeout"};
     std::string names;
     for (const int rank : ranks) names += str(names.empty() ? "" : ", ", rank);
     return {DDP_ERROR_TIMEOUT,
-            awaited.empty() ? str("rank ", names, " did not take all that was sent to it before the timeout")
-                            : str("no sign of rank ", names, " before the timeout"),
+            awaited.empty()
+                ? str("rank ", names, " did not take all that was sent to it before the timeout")
+                : str("no sign of rank ", names, " before the timeout"),
             ranks.front()};
 }
 
@@ -125,7 +133,8 @@ void Mesh::Patience::check() {
 }
 
 void Mesh::Patience::sleep() {
-    // Also of peers from which nothing is expected: one that breaks ends this rank's wait for others.
+    // Also of peers from which nothing is expected: one that breaks ends this rank's wait for
+    // others.
     std::vector<pollfd> entries;
     std::vector<Lane*> entered;
     for (const auto& lane : mesh_.lanes_) {
@@ -138,7 +147,9 @@ void Mesh::Patience::sleep() {
     }
     const auto until = std::min(deadline_.at(), Clock::now() + kLook);
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now()).count();
-    if (poll(entries.data(), entries.size(), static_cast<int>(std::max<std::int64_t>(0, left))) <= 0) return;
+    if (poll(entries.data(), entries.size(), static_cast<int>(std::max<std::int64_t>(0, left))) <=
+        0)
+        return;
     for (std::size_t i = 0; i < entries.size(); ++i) {
         Lane& lane = *entered[i];
         const bool closed = (entries[i].revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;

@@ -17,11 +17,12 @@
 
 namespace libddp::tcp {
 
-// The thread that runs an operation moves the bytes itself: nothing is handed to another thread. shut_down() may come from any
-// thread, everything else from one at a time.
+// The thread that runs an operation moves the bytes itself: nothing is handed to another thread.
+// shut_down() may come from any thread, everything else from one at a time.
 class Mesh {
 public:
-    // Connects; throws Error. failure: what ends the waits of this rank. host and failure must outlive the mesh.
+    // Connects; throws Error. failure: what ends the waits of this rank. host and failure must
+    // outlive the mesh.
     Mesh(const ddp_backend_host& host, const Settings& settings, const backend::Failure& failure);
     ~Mesh();
     Mesh(const Mesh&) = delete;
@@ -33,20 +34,24 @@ public:
     bool full() const { return full_; }
     std::size_t lanes() const { return static_cast<std::size_t>(settings_.lanes); }
 
-    // Each rank goes round the others beginning with its neighbour, so that they do not all send to the same one first.
+    // Each rank goes round the others beginning with its neighbour, so that they do not all send to
+    // the same one first.
     int after(int distance) const { return (rank() + distance) % size(); }
     int before(int distance) const { return (rank() + size() - distance) % size(); }
 
     // Messages of one operation. Every rank numbers operations alike.
     void begin_operation() { ++operation_; }
-    void send(int peer, MessageType type, const void* data, std::size_t bytes, std::size_t lane = 0) {
+    void send(int peer, MessageType type, const void* data, std::size_t bytes,
+              std::size_t lane = 0) {
         of(peer, lane).send(type, operation_, data, bytes);
     }
-    void expect(int peer, MessageType type, void* into, std::size_t bytes, int* missing, std::size_t lane = 0) {
+    void expect(int peer, MessageType type, void* into, std::size_t bytes, int* missing,
+                std::size_t lane = 0) {
         of(peer, lane).expect(type, operation_, into, bytes, missing);
     }
 
-    // Moves what can be moved until done(). Throws Error: TIMEOUT, the failure, INTERRUPTED, or what a lane throws.
+    // Moves what can be moved until done(). Throws Error: TIMEOUT, the failure, INTERRUPTED, or
+    // what a lane throws.
     template <class Done>
     void wait(const Deadline& deadline, Done done) {
         Patience patience(*this, deadline);
@@ -93,7 +98,8 @@ private:
     bool all_sent() const;
     // The ranks with a lane of which this is true.
     std::vector<int> peers(bool (Lane::*busy)() const) const;
-    // Names the ranks from which something is still to come, or else those that have not taken what was sent.
+    // Names the ranks from which something is still to come, or else those that have not taken what
+    // was sent.
     ErrorInfo timed_out() const;
 
     const ddp_backend_host& host_;

@@ -1,5 +1,6 @@
-// The collectives, each for a world of at least 2 and a count of at least 1. They throw Error. Each begins with the exchange in
-// which ranks compare what they are about to do, and writes no result before that is over.
+// The collectives, each for a world of at least 2 and a count of at least 1. They throw Error. Each
+// begins with the exchange in which ranks compare what they are about to do, and writes no result
+// before that is over.
 #pragma once
 
 #include <cstddef>
@@ -38,13 +39,15 @@ struct Bench {
     void wait_sent(const Deadline& deadline) const { mesh.wait_sent(deadline); }
 };
 
-// Slices go round from neighbour to neighbour, and each rank adds its own. Short messages are gathered and reduced in rank order.
+// Slices go round from neighbour to neighbour, and each rank adds its own. Short messages are
+// gathered and reduced in rank order.
 void ring_allreduce(Bench bench, const ddp_collective& c, const Deadline& deadline);
 void ring_reduce_scatter(Bench bench, const ddp_collective& c, const Deadline& deadline);
 
 // Down a binomial tree, in pieces.
 void broadcast(Bench bench, const ddp_collective& c, const Deadline& deadline);
-// In a full mesh every rank sends its part to every other; otherwise parts go round from neighbour to neighbour.
+// In a full mesh every rank sends its part to every other; otherwise parts go round from neighbour
+// to neighbour.
 void allgather(Bench bench, const ddp_collective& c, const Deadline& deadline);
 
 }  // namespace libddp::tcp

@@ -1,5 +1,5 @@
-// Collectives in which each rank exchanges data with its neighbours, or in log2(world) rounds, for worlds in which not every rank is
-// connected with every other.
+// Collectives in which each rank exchanges data with its neighbours, or in log2(world) rounds, for
+// worlds in which not every rank is connected with every other.
 #include <algorithm>
 #include <cstring>
 #include <vector>
@@ -15,7 +15,8 @@ namespace {
 // Up to this many bytes from all ranks together, everyone gets everything.
 constexpr std::size_t kGathered = std::size_t{256} << 10;
 
-// The messages to the right neighbour and from the left one, in the order in which both ends know them.
+// The messages to the right neighbour and from the left one, in the order in which both ends know
+// them.
 class Neighbours {
 public:
     explicit Neighbours(Mesh& mesh) : mesh_(mesh) {}
@@ -23,7 +24,8 @@ public:
         mesh_.send(mesh_.after(1), MessageType::kData, data, bytes, sent_++ % mesh_.lanes());
     }
     void expect(void* into, std::size_t bytes, int* missing) {
-        mesh_.expect(mesh_.before(1), MessageType::kData, into, bytes, missing, expected_++ % mesh_.lanes());
+        mesh_.expect(mesh_.before(1), MessageType::kData, into, bytes, missing,
+                     expected_++ % mesh_.lanes());
     }
 
 private:
@@ -36,7 +38,8 @@ struct Chunk {
     std::size_t k;
 };
 
-// The chunks that a rank receives while slices go round for size - 1 steps: first those of slice `first`, then of the one before.
+// The chunks that a rank receives while slices go round for size - 1 steps: first those of slice
+// `first`, then of the one before.
 std::vector<Chunk> chunks_from(const backend::Cut& cut, int first, int size) {
     std::vector<Chunk> chunks;
     for (int step = 0; step < size - 1; ++step) {
@@ -46,22 +49,27 @@ std::vector<Chunk> chunks_from(const backend::Cut& cut, int first, int size) {
     return chunks;
 }
 
-// Each rank ends with the sum of slice `last`. partial: memory for sums under way, as long as the message; it may be the input.
-// place(chunk): where the sum of a chunk of the last slice goes. done(chunk): it is there.
+// Each rank ends with the sum of slice `last`. partial: memory for sums under way, as long as the
+// message; it may be the input. place(chunk): where the sum of a chunk of the last slice goes.
+// done(chunk): it is there.
 template <class Place, class Done>
-void ring_reduce(Bench bench, Neighbours& neighbours, const ddp_collective& c, const backend::Cut& cut, int last,
-                 char* partial, const Deadline& deadline, Place place, Done done) {
+void ring_reduce(Bench bench, Neighbours& neighbours, const ddp_collective& c,
+                 const backend::Cut& cut, int last, char* partial, const Deadline& deadline,
+                 Place place, Done done) {
     Mesh& mesh = bench.mesh;
     const int size = mesh.size();
     const char* const own = static_cast<const char*>(c.send);
-    const auto bytes_of = [&](const Chunk& chunk) { return cut.chunk_size(chunk.slice, chunk.k) * cut.element; };
+    const auto bytes_of = [&](const Chunk& chunk) {
+        return cut.chunk_size(chunk.slice, chunk.k) * cut.element;
+    };
     const std::vector<Chunk> incoming = chunks_from(cut, (last - 2 + size) % size, size);
     const std::size_t slot_bytes = align_up(cut.chunk * cut.element);
     std::byte* const staged = bench.memory.require(Bench::kWindow * slot_bytes);
     std::vector<int> missing(incoming.size(), 1);
     const auto receive = [&](std::size_t i) {
         if (i < incoming.size())
-            neighbours.expect(staged + i % Bench::kWindow * slot_bytes, bytes_of(incoming[i]), &missing[i]);
+            neighbours.expect(staged + i % Bench::kWindow * slot_bytes, bytes_of(incoming[i]),
+                              &missing[i]);
     };
     for (std::size_t i = 0; i < Bench::kWindow; ++i) receive(i);
     const int first = (last - 1 + size) % size;
@@ -71,9 +79,11 @@ void ring_reduce(Bench bench, Neighbours& neighbours, const ddp_collective& c, c
         const Chunk& chunk = incoming[i];
         const bool ends = chunk.slice == last;
         mesh.wait(deadline, [&] { return missing[i] == 0; });
-        const void* inputs[] = {staged + i % Bench::kWindow * slot_bytes, own + cut.offset(chunk.slice, chunk.k)};
+        const void* inputs[] = {staged + i % Bench::kWindow * slot_bytes,
+                                own + cut.offset(chunk.slice, chunk.k)};
         char* const out = ends ? place(chunk) : partial + cut.offset(chunk.slice, chunk.k);
-        cpu::reduce(out, inputs, 2, cut.chunk_size(chunk.slice, chunk.k), c.dtype, c.op, ends ? c.scale : 1);
+        cpu::reduce(out, inputs, 2, cut.chunk_size(chunk.slice, chunk.k), c.dtype, c.op,
+                    ends ? c.scale : 1);
         receive(i + Bench::kWindow);
         if (ends)
             done(chunk);
@@ -83,30 +93,36 @@ void ring_reduce(Bench bench, Neighbours& neighbours, const ddp_collective& c, c
 }
 
 // Chunks that arrive where they belong go on to the next rank, except those that come from there.
-void pass_on(Mesh& mesh, Neighbours& neighbours, const std::vector<Chunk>& incoming, const backend::Cut& cut,
-             char* data, int last, const Deadline& deadline) {
+void pass_on(Mesh& mesh, Neighbours& neighbours, const std::vector<Chunk>& incoming,
+             const backend::Cut& cut, char* data, int last, const Deadline& deadline) {
     std::vector<int> missing(incoming.size(), 1);
-    const auto bytes_of = [&](const Chunk& chunk) { return cut.chunk_size(chunk.slice, chunk.k) * cut.element; };
+    const auto bytes_of = [&](const Chunk& chunk) {
+        return cut.chunk_size(chunk.slice, chunk.k) * cut.element;
+    };
     for (std::size_t i = 0; i < incoming.size(); ++i)
-        neighbours.expect(data + cut.offset(incoming[i].slice, incoming[i].k), bytes_of(incoming[i]), &missing[i]);
+        neighbours.expect(data + cut.offset(incoming[i].slice, incoming[i].k),
+                          bytes_of(incoming[i]), &missing[i]);
     for (std::size_t i = 0; i < incoming.size(); ++i) {
         mesh.wait(deadline, [&] { return missing[i] == 0; });
         if (incoming[i].slice != last)
-            neighbours.send(data + cut.offset(incoming[i].slice, incoming[i].k), bytes_of(incoming[i]));
+            neighbours.send(data + cut.offset(incoming[i].slice, incoming[i].k),
+                            bytes_of(incoming[i]));
     }
     mesh.wait_sent(deadline);
 }
 
-// Everyone's part in log2(world) rounds (Bruck's algorithm): block j of the result is that of the rank j places before this one.
-const std::byte* gather_blocks(Bench bench, const void* mine, std::size_t bytes, const Deadline& deadline) {
+// Everyone's part in log2(world) rounds (Bruck's algorithm): block j of the result is that of the
+// rank j places before this one.
+const std::byte* gather_blocks(Bench bench, const void* mine, std::size_t bytes,
+                               const Deadline& deadline) {
     Mesh& mesh = bench.mesh;
     std::byte* const blocks = bench.memory.require(bytes * static_cast<std::size_t>(mesh.size()));
     std::memcpy(blocks, mine, bytes);
     for (int distance = 1; distance < mesh.size(); distance *= 2) {
         const auto count = static_cast<std::size_t>(std::min(distance, mesh.size() - distance));
         int missing = 1;
-        mesh.expect(mesh.before(distance), MessageType::kData, blocks + static_cast<std::size_t>(distance) * bytes,
-                    count * bytes, &missing);
+        mesh.expect(mesh.before(distance), MessageType::kData,
+                    blocks + static_cast<std::size_t>(distance) * bytes, count * bytes, &missing);
         mesh.send(mesh.after(distance), MessageType::kData, blocks, count * bytes);
         mesh.wait(deadline, [&] { return missing == 0; });
     }
@@ -137,9 +153,11 @@ void ring_allreduce(Bench bench, const ddp_collective& c, const Deadline& deadli
         bench, neighbours, c, cut, last, result, deadline,
         [&](const Chunk& chunk) { return result + cut.offset(chunk.slice, chunk.k); },
         [&](const Chunk& chunk) {
-            neighbours.send(result + cut.offset(last, chunk.k), cut.chunk_size(last, chunk.k) * cut.element);
+            neighbours.send(result + cut.offset(last, chunk.k),
+                            cut.chunk_size(last, chunk.k) * cut.element);
         });
-    pass_on(mesh, neighbours, chunks_from(cut, rank, size), cut, result, (rank + 2) % size, deadline);
+    pass_on(mesh, neighbours, chunks_from(cut, rank, size), cut, result, (rank + 2) % size,
+            deadline);
 }
 
 void ring_reduce_scatter(Bench bench, const ddp_collective& c, const Deadline& deadline) {
@@ -151,7 +169,9 @@ void ring_reduce_scatter(Bench bench, const ddp_collective& c, const Deadline& d
     Neighbours neighbours(mesh);
     ring_reduce(
         bench, neighbours, c, cut, mesh.rank(), partial.data(), deadline,
-        [&](const Chunk& chunk) { return static_cast<char*>(c.recv) + chunk.k * cut.chunk * cut.element; },
+        [&](const Chunk& chunk) {
+            return static_cast<char*>(c.recv) + chunk.k * cut.chunk * cut.element;
+        },
         [](const Chunk&) {});
     mesh.wait_sent(deadline);
 }
@@ -169,7 +189,8 @@ void allgather(Bench bench, const ddp_collective& c, const Deadline& deadline) {
         bench.exchange.finish();
         int missing = size - 1;
         for (int distance = 1; distance < size; ++distance)
-            mesh.expect(mesh.before(distance), MessageType::kData, part(mesh.before(distance)), bytes, &missing);
+            mesh.expect(mesh.before(distance), MessageType::kData, part(mesh.before(distance)),
+                        bytes, &missing);
         if (c.send != part(rank)) std::memcpy(part(rank), c.send, bytes);
         mesh.wait(deadline, [&] { return missing == 0; });
         return mesh.wait_sent(deadline);
@@ -178,16 +199,18 @@ void allgather(Bench bench, const ddp_collective& c, const Deadline& deadline) {
     if (bytes * static_cast<std::size_t>(size) <= kGathered) {
         const std::byte* const blocks = gather_blocks(bench, c.send, bytes, deadline);
         for (int r = 0; r < size; ++r)
-            std::memcpy(part(r), blocks + static_cast<std::size_t>((rank - r + size) % size) * bytes, bytes);
+            std::memcpy(part(r),
+                        blocks + static_cast<std::size_t>((rank - r + size) % size) * bytes, bytes);
         return;
     }
     if (c.send != part(rank)) std::memcpy(part(rank), c.send, bytes);
-    const backend::Cut cut =
-        backend::make_cut(c.count * static_cast<std::size_t>(size), c.count, Bench::kChunk, c.dtype);
+    const backend::Cut cut = backend::make_cut(c.count * static_cast<std::size_t>(size), c.count,
+                                               Bench::kChunk, c.dtype);
     Neighbours neighbours(mesh);
     for (std::size_t k = 0; k < cut.chunks(rank); ++k)
         neighbours.send(all + cut.offset(rank, k), cut.chunk_size(rank, k) * cut.element);
-    pass_on(mesh, neighbours, chunks_from(cut, (rank - 1 + size) % size, size), cut, all, (rank + 1) % size, deadline);
+    pass_on(mesh, neighbours, chunks_from(cut, (rank - 1 + size) % size, size), cut, all,
+            (rank + 1) % size, deadline);
 }
 
 void broadcast(Bench bench, const ddp_collective& c, const Deadline& deadline) {
@@ -198,16 +221,18 @@ void broadcast(Bench bench, const ddp_collective& c, const Deadline& deadline) {
     bench.exchange.compare(c, deadline);
     // The root may hand its data over in `send`; everyone's result is in `recv`.
     if (tree.parent < 0 && c.send != c.recv) std::memcpy(data, c.send, bytes);
-    const auto piece_at = [bytes](std::size_t begin) { return std::min(Bench::kChunk, bytes - begin); };
+    const auto piece_at = [bytes](std::size_t begin) {
+        return std::min(Bench::kChunk, bytes - begin);
+    };
     std::vector<int> missing((bytes + Bench::kChunk - 1) / Bench::kChunk, tree.parent >= 0 ? 1 : 0);
     for (std::size_t k = 0; k < missing.size() && tree.parent >= 0; ++k)
-        mesh.expect(tree.parent, MessageType::kData, data + k * Bench::kChunk, piece_at(k * Bench::kChunk), &missing[k],
-                    k % mesh.lanes());
+        mesh.expect(tree.parent, MessageType::kData, data + k * Bench::kChunk,
+                    piece_at(k * Bench::kChunk), &missing[k], k % mesh.lanes());
     for (std::size_t k = 0; k < missing.size(); ++k) {
         mesh.wait(deadline, [&] { return missing[k] == 0; });
         for (const int child : tree.children)
-            mesh.send(child, MessageType::kData, data + k * Bench::kChunk, piece_at(k * Bench::kChunk),
-                      k % mesh.lanes());
+            mesh.send(child, MessageType::kData, data + k * Bench::kChunk,
+                      piece_at(k * Bench::kChunk), k % mesh.lanes());
     }
     mesh.wait_sent(deadline);
 }

@@ -9,26 +9,30 @@
 namespace libddp::tcp {
 namespace {
 
-// Above this, each rank is connected with a few others only. The P - 1 connections that `direct` keeps busy and its P-way staging
-// cost more than the ring's extra rounds.
+// Above this, each rank is connected with a few others only. The P - 1 connections that `direct`
+// keeps busy and its P-way staging cost more than the ring's extra rounds.
 constexpr int kLargestDirectWorld = 16;
 constexpr int kMostLanes = 8;
 
 Algorithm parse_algorithm(const std::string& name, const ddp_backend_host& host) {
     const bool deterministic = (host.flags & DDP_GROUP_DETERMINISTIC) != 0;
     if (name == "auto")
-        return deterministic || host.world_size <= kLargestDirectWorld ? Algorithm::kDirect : Algorithm::kRing;
+        return deterministic || host.world_size <= kLargestDirectWorld ? Algorithm::kDirect
+                                                                       : Algorithm::kRing;
     if (name == "direct") return Algorithm::kDirect;
     if (name != "ring")
-        fail(DDP_ERROR_INVALID_ARGUMENT, "backend_options: algorithm '", name, "' is not one of auto, direct, ring");
+        fail(DDP_ERROR_INVALID_ARGUMENT, "backend_options: algorithm '", name,
+             "' is not one of auto, direct, ring");
     if (deterministic && host.world_size > 2)
         fail(DDP_ERROR_INVALID_ARGUMENT,
-             "backend_options: algorithm=ring is not deterministic above 2 ranks; use algorithm=direct");
+             "backend_options: algorithm=ring is not deterministic above 2 ranks; use "
+             "algorithm=direct");
     return Algorithm::kRing;
 }
 
 wire::Protection parse_protection(const std::string& name, const char* what) {
-    for (const auto protection : {wire::Protection::kTls, wire::Protection::kAuth, wire::Protection::kPlain})
+    for (const auto protection :
+         {wire::Protection::kTls, wire::Protection::kAuth, wire::Protection::kPlain})
         if (name == name_of(protection)) return protection;
     fail(DDP_ERROR_INVALID_ARGUMENT, what, ": wire '", name, "' is not one of tls, auth, plain");
 }

@@ -17,7 +17,8 @@ TcpTransport::TcpTransport(const ddp_backend_host& host)
 
 TcpTransport::~TcpTransport() {
     if (!mesh_) return;
-    // After a mismatch peers may still be finding out, and a broken connection would hide the reason from them.
+    // After a mismatch peers may still be finding out, and a broken connection would hide the
+    // reason from them.
     const bool in_order = !failure_.failed() || failure_.get().code == DDP_ERROR_MISMATCH;
     if (!in_order) return;
     mesh_->say_goodbye();
@@ -25,7 +26,8 @@ TcpTransport::~TcpTransport() {
 }
 
 std::uint32_t TcpTransport::capabilities() const {
-    constexpr std::uint32_t kAlways = DDP_BACKEND_FUSES_SCALE | DDP_BACKEND_COMPARES | DDP_BACKEND_INTERRUPTIBLE;
+    constexpr std::uint32_t kAlways =
+        DDP_BACKEND_FUSES_SCALE | DDP_BACKEND_COMPARES | DDP_BACKEND_INTERRUPTIBLE;
     const bool deterministic = settings_.algorithm == Algorithm::kDirect || world_size_ <= 2;
     return deterministic ? kAlways | DDP_BACKEND_DETERMINISTIC : kAlways;
 }
@@ -46,7 +48,8 @@ void TcpTransport::dispatch(const ddp_collective& c, const Deadline& deadline) {
     const bool direct = mesh_->full() && settings_.algorithm == Algorithm::kDirect;
     switch (c.kind) {
         case DDP_COLLECTIVE_ALLREDUCE:
-            return direct ? backend::direct_allreduce(bench, c, deadline) : ring_allreduce(bench, c, deadline);
+            return direct ? backend::direct_allreduce(bench, c, deadline)
+                          : ring_allreduce(bench, c, deadline);
         case DDP_COLLECTIVE_BROADCAST:
             return broadcast(bench, c, deadline);
         case DDP_COLLECTIVE_ALLGATHER:
@@ -59,7 +62,8 @@ void TcpTransport::dispatch(const ddp_collective& c, const Deadline& deadline) {
     }
 }
 
-void TcpTransport::match(const void* mine, void* theirs, std::size_t size, std::int64_t timeout_ms) {
+void TcpTransport::match(const void* mine, void* theirs, std::size_t size,
+                         std::int64_t timeout_ms) {
     ddp_collective c{};
     c.struct_size = sizeof c;
     c.kind = DDP_COLLECTIVE_BARRIER;
@@ -79,8 +83,9 @@ void TcpTransport::abort() {
 template <class Operation>
 void TcpTransport::guarded(Operation operation) {
     failure_.guard(operation, [this](const ErrorInfo& info) {
-        // After a mismatch every rank finds it out for itself, from messages that closing might destroy. All other failures are passed
-        // on by closing. Either way nothing of this operation touches its memory any more.
+        // After a mismatch every rank finds it out for itself, from messages that closing might
+        // destroy. All other failures are passed on by closing. Either way nothing of this
+        // operation touches its memory any more.
         if (mesh_) mesh_->forget();
         if (mesh_ && info.code != DDP_ERROR_MISMATCH) mesh_->shut_down();
     });

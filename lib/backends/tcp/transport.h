@@ -49,8 +49,8 @@ private:
 
 namespace libddp {
 
-// The backend "tcp": collectives between hosts, over connections that are authenticated and, unless an option says otherwise,
-// encrypted.
+// The backend "tcp": collectives between hosts, over connections that are authenticated and, unless
+// an option says otherwise, encrypted.
 const ddp_backend* tcp_backend();
 
 // Throws INVALID_ARGUMENT, as create would, where host.options are not ones that tcp knows.

@@ -31,16 +31,18 @@ int device_count() {
     int driver = 0;
     if (cudaDriverGetVersion(&driver) != cudaSuccess) driver = 0;
     if (driver == 0)
-        fail(DDP_ERROR_UNAVAILABLE, "no device: this machine has no NVIDIA driver (libcuda.so.1 does not load)");
+        fail(DDP_ERROR_UNAVAILABLE,
+             "no device: this machine has no NVIDIA driver (libcuda.so.1 does not load)");
     if (code == cudaErrorInsufficientDriver)
-        fail(DDP_ERROR_UNAVAILABLE, "no device: the NVIDIA driver knows CUDA ", version_text(driver),
-             ", and this libddp was built with CUDA ", version_text(CUDART_VERSION), "; install a newer driver");
+        fail(DDP_ERROR_UNAVAILABLE, "no device: the NVIDIA driver knows CUDA ",
+             version_text(driver), ", and this libddp was built with CUDA ",
+             version_text(CUDART_VERSION), "; install a newer driver");
     const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");
     if (code == cudaSuccess || code == cudaErrorNoDevice)
         fail(DDP_ERROR_UNAVAILABLE, "no device: the NVIDIA driver shows no GPU",
              visible ? str(" (CUDA_VISIBLE_DEVICES is '", visible, "')") : "");
-    fail(DDP_ERROR_UNAVAILABLE, "no device: cudaGetDeviceCount failed: ", cudaGetErrorString(code), " (",
-         cudaGetErrorName(code), ")");
+    fail(DDP_ERROR_UNAVAILABLE, "no device: cudaGetDeviceCount failed: ", cudaGetErrorString(code),
+         " (", cudaGetErrorName(code), ")");
 }
 
 namespace {
@@ -56,7 +58,8 @@ void find(const char* name, unsigned version, Function& function) {
     void* found = nullptr;
     cudaDriverEntryPointQueryResult result{};
 #if CUDART_VERSION >= 12050
-    cuda::check(cudaGetDriverEntryPointByVersion(name, &found, version, cudaEnableDefault, &result), name);
+    cuda::check(cudaGetDriverEntryPointByVersion(name, &found, version, cudaEnableDefault, &result),
+                name);
 #else
     static_cast<void>(version);
     cuda::check(cudaGetDriverEntryPoint(name, &found, cudaEnableDefault, &result), name);
@@ -79,8 +82,8 @@ public:
 
     void push(int device) {
         if (device < 0 || static_cast<std::size_t>(device) >= contexts_.size())
-            fail(DDP_ERROR_INVALID_ARGUMENT, "there is no CUDA device ", device, ": this process sees ",
-                 contexts_.size());
+            fail(DDP_ERROR_INVALID_ARGUMENT, "there is no CUDA device ", device,
+                 ": this process sees ", contexts_.size());
         check(push_(context_of(device)), "cuCtxPushCurrent");
     }
     bool push_any() {

@@ -10,21 +10,24 @@
 
 namespace libddp::cuda {
 
-// Throws what a call of the CUDA runtime has returned: OUT_OF_MEMORY, or UNAVAILABLE. `call`: its name.
+// Throws what a call of the CUDA runtime has returned: OUT_OF_MEMORY, or UNAVAILABLE. `call`: its
+// name.
 void check(cudaError_t code, const char* call);
 
-// How many devices there are, at least 1. Throws UNAVAILABLE, which says why there is none: no driver, an older one than the module
-// needs, none visible.
+// How many devices there are, at least 1. Throws UNAVAILABLE, which says why there is none: no
+// driver, an older one than the module needs, none visible.
 int device_count();
 
 // "13.0" from 13000.
 std::string version_text(int version);
 
-// Which device the calling thread works on. A device's primary context is pushed and popped, because going back by cudaSetDevice
-// would begin to use the device that a fresh thread has by default, GPU 0: some hundred MB of it for every rank, or an
-// error where a GPU may have one process only.
+// Which device the calling thread works on. A device's primary context is pushed and popped,
+// because going back by cudaSetDevice would begin to use the device that a fresh thread has by
+// default, GPU 0: some hundred MB of it for every rank, or an error where a GPU may have one
+// process only.
 
-// Makes a device the calling thread's current one while it lives. Throws INVALID_ARGUMENT if there is no such device.
+// Makes a device the calling thread's current one while it lives. Throws INVALID_ARGUMENT if there
+// is no such device.
 class OnDevice {
 public:
     explicit OnDevice(int device);
@@ -47,8 +50,8 @@ private:
     bool pushed_ = false;
 };
 
-// Calls of the CUDA runtime that are forbidden while another thread captures a stream into a graph, unless this thread says that
-// they have nothing to do with that.
+// Calls of the CUDA runtime that are forbidden while another thread captures a stream into a graph,
+// unless this thread says that they have nothing to do with that.
 class BesideCaptures {
 public:
     BesideCaptures() { cudaThreadExchangeStreamCaptureMode(&mode_); }
@@ -57,7 +60,8 @@ public:
     BesideCaptures& operator=(const BesideCaptures&) = delete;
 
 private:
-    cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;  // the thread's own while this lives
+    // the thread's own while this lives
+    cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
 };
 
 template <class Call>
@@ -65,7 +69,8 @@ ddp_status guarded_on(int device, ddp_device_failure* failure, Call call) noexce
     return at_boundary(failure, [&] {
         const OnDevice current(device);
         const BesideCaptures beside;
-        // Clears the error of a call whose result nobody wants: it would be taken for the error of the next kernel.
+        // Clears the error of a call whose result nobody wants: it would be taken for the error of
+        // the next kernel.
         cudaGetLastError();
         call();
     });

@@ -1,4 +1,5 @@
-// Devices, streams and events of NVIDIA GPUs. The table of these and of memory.h, which libddp finds in libddp-cuda.so.
+// Devices, streams and events of NVIDIA GPUs. The table of these and of memory.h, which libddp
+// finds in libddp-cuda.so.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -13,7 +14,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// A wait first looks again and again, about as long as a thread needs to wake, and then sleeps between looks.
+// A wait first looks again and again, about as long as a thread needs to wake, and then sleeps
+// between looks.
 constexpr auto kLooking = std::chrono::microseconds(50);
 constexpr auto kFirstSleep = std::chrono::microseconds(20);
 constexpr auto kLongestSleep = std::chrono::microseconds(200);
@@ -35,9 +37,11 @@ ddp_status count(std::int32_t* count, ddp_device_failure* failure) {
 ddp_status stream_create(std::int32_t device, void** stream, ddp_device_failure* failure) {
     return guarded_on(device, failure, [&] {
         int least = 0, greatest = 0;
-        check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange");
+        check(cudaDeviceGetStreamPriorityRange(&least, &greatest),
+              "cudaDeviceGetStreamPriorityRange");
         cudaStream_t created = nullptr;
-        check(cudaStreamCreateWithPriority(&created, cudaStreamNonBlocking, greatest), "cudaStreamCreateWithPriority");
+        check(cudaStreamCreateWithPriority(&created, cudaStreamNonBlocking, greatest),
+              "cudaStreamCreateWithPriority");
         *stream = created;
     });
 }
@@ -47,7 +51,8 @@ void stream_destroy(std::int32_t device, void* stream) {
     guarded_on(device, &ignored, [&] { cudaStreamDestroy(stream_of(stream)); });
 }
 
-ddp_status stream_capturing(std::int32_t device, void* stream, std::int32_t* capturing, ddp_device_failure* failure) {
+ddp_status stream_capturing(std::int32_t device, void* stream, std::int32_t* capturing,
+                            ddp_device_failure* failure) {
     return guarded_on(device, failure, [&] {
         cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
         const cudaError_t code = cudaStreamIsCapturing(stream_of(stream), &status);
@@ -65,7 +70,8 @@ ddp_status stream_capturing(std::int32_t device, void* stream, std::int32_t* cap
 ddp_status event_create(std::int32_t device, void** event, ddp_device_failure* failure) {
     return guarded_on(device, failure, [&] {
         cudaEvent_t created = nullptr;
-        check(cudaEventCreateWithFlags(&created, cudaEventDisableTiming), "cudaEventCreateWithFlags");
+        check(cudaEventCreateWithFlags(&created, cudaEventDisableTiming),
+              "cudaEventCreateWithFlags");
         *event = created;
     });
 }
@@ -75,18 +81,22 @@ void event_destroy(std::int32_t device, void* event) {
     guarded_on(device, &ignored, [&] { cudaEventDestroy(event_of(event)); });
 }
 
-ddp_status event_record(std::int32_t device, void* event, void* stream, ddp_device_failure* failure) {
-    return guarded_on(device, failure,
-                      [&] { check(cudaEventRecord(event_of(event), stream_of(stream)), "cudaEventRecord"); });
+ddp_status event_record(std::int32_t device, void* event, void* stream,
+                        ddp_device_failure* failure) {
+    return guarded_on(device, failure, [&] {
+        check(cudaEventRecord(event_of(event), stream_of(stream)), "cudaEventRecord");
+    });
 }
 
-ddp_status stream_wait(std::int32_t device, void* stream, void* event, ddp_device_failure* failure) {
+ddp_status stream_wait(std::int32_t device, void* stream, void* event,
+                       ddp_device_failure* failure) {
     return guarded_on(device, failure, [&] {
         check(cudaStreamWaitEvent(stream_of(stream), event_of(event), 0), "cudaStreamWaitEvent");
     });
 }
 
-ddp_status event_query(std::int32_t device, void* event, std::int32_t* done, ddp_device_failure* failure) {
+ddp_status event_query(std::int32_t device, void* event, std::int32_t* done,
+                       ddp_device_failure* failure) {
     return guarded_on(device, failure, [&] { *done = is_done(event_of(event)) ? 1 : 0; });
 }
 

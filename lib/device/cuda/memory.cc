@@ -8,14 +8,14 @@
 namespace libddp::cuda {
 namespace {
 
-// The memory that the pool of a device keeps when buckets are freed: enough that a new bucket plan finds memory without
-// asking the driver, not so much that the program misses it.
+// The memory that the pool of a device keeps when buckets are freed: enough that a new bucket plan
+// finds memory without asking the driver, not so much that the program misses it.
 constexpr std::uint64_t kKeptBytes = std::uint64_t{256} << 20;
 
 using Pools = std::map<int, cudaMemPool_t>;
 
-// NCCL reads buffers of other ranks of the process in place, on whichever devices those have. Where that fails everything works that does
-// not read across.
+// NCCL reads buffers of other ranks of the process in place, on whichever devices those have. Where
+// that fails everything works that does not read across.
 void let_read(cudaMemPool_t pool, int owner, int reader) {
     int reaches = 0;
     if (cudaDeviceCanAccessPeer(&reaches, reader, owner) == cudaSuccess && reaches) {
@@ -28,8 +28,8 @@ void let_read(cudaMemPool_t pool, int owner, int reader) {
     cudaGetLastError();
 }
 
-// A pool of libddp's own, so that the program's settings of the device's default pool stay its own. Lives as long as the
-// process.
+// A pool of libddp's own, so that the program's settings of the device's default pool stay its own.
+// Lives as long as the process.
 cudaMemPool_t pool_of(int device) {
     static Mutex& mutex = *new Mutex;
     static auto& pools = *new Pools;
@@ -37,9 +37,11 @@ cudaMemPool_t pool_of(int device) {
     const auto found = pools.find(device);
     if (found != pools.end()) return found->second;
     int supported = 0;
-    check(cudaDeviceGetAttribute(&supported, cudaDevAttrMemoryPoolsSupported, device), "cudaDeviceGetAttribute");
+    check(cudaDeviceGetAttribute(&supported, cudaDevAttrMemoryPoolsSupported, device),
+          "cudaDeviceGetAttribute");
     if (!supported)
-        fail(DDP_ERROR_UNSUPPORTED, "CUDA device ", device, " has no stream-ordered memory (cudaMallocAsync)");
+        fail(DDP_ERROR_UNSUPPORTED, "CUDA device ", device,
+             " has no stream-ordered memory (cudaMallocAsync)");
     cudaMemPoolProps properties{};
     properties.allocType = cudaMemAllocationTypePinned;
     properties.location.type = cudaMemLocationTypeDevice;
@@ -47,10 +49,13 @@ cudaMemPool_t pool_of(int device) {
     cudaMemPool_t pool = nullptr;
     check(cudaMemPoolCreate(&pool, &properties), "cudaMemPoolCreate");
     auto kept = static_cast<unsigned long long>(kKeptBytes);
-    check(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &kept), "cudaMemPoolSetAttribute");
-    // Otherwise an allocation on one stream may wait for another stream, which may be waiting for another rank.
+    check(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &kept),
+          "cudaMemPoolSetAttribute");
+    // Otherwise an allocation on one stream may wait for another stream, which may be waiting for
+    // another rank.
     int no = 0;
-    check(cudaMemPoolSetAttribute(pool, cudaMemPoolReuseAllowInternalDependencies, &no), "cudaMemPoolSetAttribute");
+    check(cudaMemPoolSetAttribute(pool, cudaMemPoolReuseAllowInternalDependencies, &no),
+          "cudaMemPoolSetAttribute");
     for (const auto& [other, others] : pools) {
         let_read(pool, device, other);
         let_read(others, other, device);
@@ -68,8 +73,8 @@ void* allocate_in_order(int device, std::size_t bytes, cudaStream_t stream) {
         cudaGetLastError();
         std::size_t free_bytes = 0, total = 0;
         cudaMemGetInfo(&free_bytes, &total);
-        fail(DDP_ERROR_OUT_OF_MEMORY, "no memory for a bucket of ", bytes, " bytes on CUDA device ", device,
-             ", which has ", free_bytes, " of ", total, " bytes free");
+        fail(DDP_ERROR_OUT_OF_MEMORY, "no memory for a bucket of ", bytes, " bytes on CUDA device ",
+             device, ", which has ", free_bytes, " of ", total, " bytes free");
     }
     check(code, "cudaMallocFromPoolAsync");
     return memory;
@@ -82,8 +87,8 @@ ddp_status device_of(const void* pointer, ddp_device* device, ddp_device_failure
         const OnSomeDevice current;
         const BesideCaptures beside;
         const cudaError_t code = cudaPointerGetAttributes(&attributes, pointer);
-        // A device that has failed says nothing about its memory, which the host may not read. Where libddp uses none the memory is
-        // the host's, whatever is wrong with the driver.
+        // A device that has failed says nothing about its memory, which the host may not read.
+        // Where libddp uses none the memory is the host's, whatever is wrong with the driver.
         if (current && code != cudaErrorInvalidValue) check(code, "cudaPointerGetAttributes");
         if (code != cudaSuccess) {
             cudaGetLastError();
@@ -94,7 +99,8 @@ ddp_status device_of(const void* pointer, ddp_device* device, ddp_device_failure
     });
 }
 
-ddp_status allocate(std::int32_t device, void* stream, std::size_t bytes, void** memory, ddp_device_failure* failure) {
+ddp_status allocate(std::int32_t device, void* stream, std::size_t bytes, void** memory,
+                    ddp_device_failure* failure) {
     return guarded_on(device, failure, [&] {
         *memory = allocate_in_order(device, bytes, stream_of(stream));
         const cudaError_t zeroed = cudaMemsetAsync(*memory, 0, bytes, stream_of(stream));
@@ -108,18 +114,19 @@ void deallocate(std::int32_t device, void* stream, void* memory) {
     guarded_on(device, &ignored, [&] { cudaFreeAsync(memory, stream_of(stream)); });
 }
 
-ddp_status copy(std::int32_t device, void* stream, void* dst, const void* src, std::size_t bytes, ddp_copy_kind kind,
-                ddp_device_failure* failure) {
+ddp_status copy(std::int32_t device, void* stream, void* dst, const void* src, std::size_t bytes,
+                ddp_copy_kind kind, ddp_device_failure* failure) {
     return guarded_on(device, failure, [&] {
-        check(
-            cudaMemcpyAsync(dst, src, bytes, kind == DDP_COPY_TO_HOST ? cudaMemcpyDeviceToHost : cudaMemcpyHostToDevice,
-                            stream_of(stream)),
-            "cudaMemcpyAsync");
+        check(cudaMemcpyAsync(
+                  dst, src, bytes,
+                  kind == DDP_COPY_TO_HOST ? cudaMemcpyDeviceToHost : cudaMemcpyHostToDevice,
+                  stream_of(stream)),
+              "cudaMemcpyAsync");
     });
 }
 
-// Pinned memory. Freed memory is kept for the next request: cudaFreeHost waits for whatever runs on the devices, and an operation
-// of NCCL may be running that waits for another rank of this process.
+// Pinned memory. Freed memory is kept for the next request: cudaFreeHost waits for whatever runs on
+// the devices, and an operation of NCCL may be running that waits for another rank of this process.
 
 namespace {
 
@@ -163,7 +170,8 @@ bool free_idle() {
 void* allocate_new(std::size_t bytes) {
     void* memory = nullptr;
     cudaError_t code = cudaHostAlloc(&memory, bytes, cudaHostAllocPortable);
-    if (code == cudaErrorMemoryAllocation && free_idle()) code = cudaHostAlloc(&memory, bytes, cudaHostAllocPortable);
+    if (code == cudaErrorMemoryAllocation && free_idle())
+        code = cudaHostAlloc(&memory, bytes, cudaHostAllocPortable);
     if (code == cudaErrorMemoryAllocation) {
         cudaGetLastError();
         fail(DDP_ERROR_OUT_OF_MEMORY, "no pinned memory of ", bytes,

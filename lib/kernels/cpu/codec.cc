@@ -51,7 +51,8 @@ std::size_t topk_count(const ddp_codec& codec, std::size_t count) {
 namespace libddp::cpu {
 namespace {
 
-// Elements that are added up at a time: few enough to stay in the L1 cache while every rank's share is added.
+// Elements that are added up at a time: few enough to stay in the L1 cache while every rank's share
+// is added.
 constexpr std::size_t kChunk = 2048;
 
 template <class Real>
@@ -72,7 +73,8 @@ std::unique_ptr<const Codec<Real>> codec_of(const ddp_codec& codec) {
 template <class Real>
 class Coder {
 public:
-    explicit Coder(const ddp_codec_batch& batch) : batch_(batch), codec_(codec_of<Real>(batch.codec)) {}
+    explicit Coder(const ddp_codec_batch& batch)
+        : batch_(batch), codec_(codec_of<Real>(batch.codec)) {}
 
     void encode() const {
         const auto rank = static_cast<std::size_t>(batch_.rank);
@@ -91,14 +93,19 @@ public:
             const ddp_codec_part& part = batch_.parts[i];
             const bool finite = is_finite(i);
             for (std::size_t begin = 0; begin < part.count; begin += kChunk)
-                decode(part, begin, std::min(kChunk, part.count - begin), finite, static_cast<Real>(scale));
+                decode(part, begin, std::min(kChunk, part.count - begin), finite,
+                       static_cast<Real>(scale));
         }
     }
 
-    bool needs_copy(const ddp_codec_part& part) const { return part.residual || batch_.dtype != kDtype<Real>; }
+    bool needs_copy(const ddp_codec_part& part) const {
+        return part.residual || batch_.dtype != kDtype<Real>;
+    }
 
 private:
-    std::byte* from(std::size_t rank) const { return static_cast<std::byte*>(batch_.gathered) + rank * batch_.size; }
+    std::byte* from(std::size_t rank) const {
+        return static_cast<std::byte*>(batch_.gathered) + rank * batch_.size;
+    }
     std::size_t world() const { return static_cast<std::size_t>(batch_.world); }
 
     bool is_finite(std::size_t part) const {
@@ -117,14 +124,15 @@ private:
         for (std::size_t i = 0; i < n; ++i) x[i] = terms[i] + residual[i];
     }
 
-    void decode(const ddp_codec_part& part, std::size_t begin, std::size_t n, bool finite, Real scale) const {
+    void decode(const ddp_codec_part& part, std::size_t begin, std::size_t n, bool finite,
+                Real scale) const {
         Real values[kChunk];
         if (finite && part.residual) {
             Real* residual = static_cast<Real*>(part.residual) + begin;
             input(part, begin, n, values);
             std::copy_n(values, n, residual);
-            codec_->add(from(static_cast<std::size_t>(batch_.rank)) + part.packed, part.count, begin, n, Real{-1},
-                        residual);
+            codec_->add(from(static_cast<std::size_t>(batch_.rank)) + part.packed, part.count,
+                        begin, n, Real{-1}, residual);
         }
         if (finite)
             add_up(part, begin, n, scale, values);
@@ -133,7 +141,8 @@ private:
         convert(gradient(part, begin), batch_.dtype, values, kDtype<Real>, n);
     }
 
-    void add_up(const ddp_codec_part& part, std::size_t begin, std::size_t n, Real scale, Real* sum) const {
+    void add_up(const ddp_codec_part& part, std::size_t begin, std::size_t n, Real scale,
+                Real* sum) const {
         std::fill_n(sum, n, Real{0});
         for (std::size_t r = 0; r < world(); ++r)
             codec_->add(from(r) + part.packed, part.count, begin, n, Real{1}, sum);

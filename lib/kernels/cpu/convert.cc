@@ -26,16 +26,21 @@ template <class From, class To>
 void convert_as(void* dst, const void* src, std::size_t count) {
     const auto* in = static_cast<const typename From::Stored*>(src);
     auto* out = static_cast<typename To::Stored*>(dst);
-    for_each_vector<float>(0, count, [=](auto d, std::size_t i) { To::store(d, From::load(d, in + i), out + i); });
+    for_each_vector<float>(
+        0, count, [=](auto d, std::size_t i) { To::store(d, From::load(d, in + i), out + i); });
 }
 
 // Among f16, bf16 and f32.
-void convert_target(void* dst, ddp_dtype dst_dtype, const void* src, ddp_dtype src_dtype, std::size_t count) {
+void convert_target(void* dst, ddp_dtype dst_dtype, const void* src, ddp_dtype src_dtype,
+                    std::size_t count) {
     if (src_dtype == DDP_F32)
-        return dst_dtype == DDP_F16 ? convert_as<F32, F16>(dst, src, count) : convert_as<F32, BF16>(dst, src, count);
+        return dst_dtype == DDP_F16 ? convert_as<F32, F16>(dst, src, count)
+                                    : convert_as<F32, BF16>(dst, src, count);
     if (src_dtype == DDP_F16)
-        return dst_dtype == DDP_F32 ? convert_as<F16, F32>(dst, src, count) : convert_as<F16, BF16>(dst, src, count);
-    return dst_dtype == DDP_F32 ? convert_as<BF16, F32>(dst, src, count) : convert_as<BF16, F16>(dst, src, count);
+        return dst_dtype == DDP_F32 ? convert_as<F16, F32>(dst, src, count)
+                                    : convert_as<F16, BF16>(dst, src, count);
+    return dst_dtype == DDP_F32 ? convert_as<BF16, F32>(dst, src, count)
+                                : convert_as<BF16, F16>(dst, src, count);
 }
 
 }  // namespace HWY_NAMESPACE
@@ -48,12 +53,13 @@ namespace {
 
 HWY_EXPORT(convert_target);
 
-void convert_small(void* dst, ddp_dtype dst_dtype, const void* src, ddp_dtype src_dtype, std::size_t count) {
+void convert_small(void* dst, ddp_dtype dst_dtype, const void* src, ddp_dtype src_dtype,
+                   std::size_t count) {
     HWY_DYNAMIC_DISPATCH(convert_target)(dst, dst_dtype, src, src_dtype, count);
 }
 
-// Rounds to f32 so that rounding once more, to f16 or bf16, gives what one rounding would have given: truncated, with
-// the last bit set if anything was lost ("round to odd").
+// Rounds to f32 so that rounding once more, to f16 or bf16, gives what one rounding would have
+// given: truncated, with the last bit set if anything was lost ("round to odd").
 float round_to_odd(double value) {
     const float nearest = static_cast<float>(value);
     const double back = nearest;
@@ -86,10 +92,12 @@ void to_f64(double* dst, const void* src, ddp_dtype src_dtype, std::size_t count
     }
 }
 
-void convert_real(void* dst, ddp_dtype dst_dtype, const void* src, ddp_dtype src_dtype, std::size_t count) {
+void convert_real(void* dst, ddp_dtype dst_dtype, const void* src, ddp_dtype src_dtype,
+                  std::size_t count) {
     if (src_dtype == DDP_F64 && dst_dtype == DDP_F32) {
         const auto* in = static_cast<const double*>(src);
-        std::transform(in, in + count, static_cast<float*>(dst), [](double x) { return static_cast<float>(x); });
+        std::transform(in, in + count, static_cast<float*>(dst),
+                       [](double x) { return static_cast<float>(x); });
     } else if (src_dtype == DDP_F32 && dst_dtype == DDP_F64) {
         std::copy_n(static_cast<const float*>(src), count, static_cast<double*>(dst));
     } else if (src_dtype == DDP_F64) {
@@ -107,10 +115,12 @@ ddp_dtype part_of(ddp_dtype complex) {
 
 }  // namespace
 
-void convert(void* dst, ddp_dtype dst_dtype, const void* src, ddp_dtype src_dtype, std::size_t count) {
-    if (!is_floating(dst_dtype) || !is_floating(src_dtype) || is_complex(dst_dtype) != is_complex(src_dtype))
-        fail(DDP_ERROR_UNSUPPORTED, "conversion from ", dtype_name(src_dtype), " to ", dtype_name(dst_dtype),
-             " is not supported");
+void convert(void* dst, ddp_dtype dst_dtype, const void* src, ddp_dtype src_dtype,
+             std::size_t count) {
+    if (!is_floating(dst_dtype) || !is_floating(src_dtype) ||
+        is_complex(dst_dtype) != is_complex(src_dtype))
+        fail(DDP_ERROR_UNSUPPORTED, "conversion from ", dtype_name(src_dtype), " to ",
+             dtype_name(dst_dtype), " is not supported");
     if (count == 0) return;
     if (dst_dtype == src_dtype)
         std::memcpy(dst, src, count * dtype_size(src_dtype));

@@ -1,5 +1,5 @@
-// Where numbers are not finite. In blocks that stay in the L1 cache, so that a copy and the look at what it has written
-// are one pass over memory.
+// Where numbers are not finite. In blocks that stay in the L1 cache, so that a copy and the look at
+// what it has written are one pass over memory.
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -44,7 +44,8 @@ bool is_nonfinite(const std::byte* at, const Numbers& numbers) {
     return (bits & numbers.exponent) == numbers.exponent;
 }
 
-// any(begin, count), in elements, says whether there is a bad number among those of `data`; it may write them first.
+// any(begin, count), in elements, says whether there is a bad number among those of `data`; it may
+// write them first.
 template <class Any>
 std::size_t first_in_blocks(const void* data, std::size_t count, const Numbers& numbers, Any any) {
     const std::size_t element = numbers.each * numbers.size;
@@ -67,12 +68,13 @@ std::size_t first_nonfinite(const void* data, std::size_t count, ddp_dtype dtype
     const Numbers numbers = numbers_of(dtype);
     const auto* const from = static_cast<const std::byte*>(data);
     return first_in_blocks(data, count, numbers, [&](std::size_t begin, std::size_t n) {
-        return any_nonfinite(nullptr, from + begin * numbers.each * numbers.size, n * numbers.each, numbers.exponent,
-                             numbers.size);
+        return any_nonfinite(nullptr, from + begin * numbers.each * numbers.size, n * numbers.each,
+                             numbers.exponent, numbers.size);
     });
 }
 
-std::size_t scale_copy_checked(void* dst, const void* src, std::size_t count, ddp_dtype dtype, double scale) {
+std::size_t scale_copy_checked(void* dst, const void* src, std::size_t count, ddp_dtype dtype,
+                               double scale) {
     if (!is_floating(dtype)) {
         scale_copy(dst, src, count, dtype, scale);
         return count;

@@ -1,5 +1,6 @@
-// Looks for NaN and infinity, compiled for every instruction set and chosen at run time. By the bits: an exponent of ones
-// says it all, and no arithmetic raises an exception or is slow on subnormal numbers.
+// Looks for NaN and infinity, compiled for every instruction set and chosen at run time. By the
+// bits: an exponent of ones says it all, and no arithmetic raises an exception or is slow on
+// subnormal numbers.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/finite_simd.cc"
 // The order of these two matters.
@@ -18,8 +19,9 @@ namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Word: the bits of a number. Lane: what vectors take the maximum of, which is fast for every instruction set; of a
-// number with two lanes the upper one has the whole exponent. to: where the numbers are copied; null: nowhere.
+// Word: the bits of a number. Lane: what vectors take the maximum of, which is fast for every
+// instruction set; of a number with two lanes the upper one has the whole exponent. to: where the
+// numbers are copied; null: nowhere.
 template <class Lane, bool kCopy, class Word>
 bool any_as(Word* to, const Word* p, std::size_t count, Word exponent) {
     const hn::ScalableTag<Lane> d;
@@ -57,7 +59,8 @@ bool any_of(void* to, const void* numbers, std::size_t count, std::uint64_t expo
     return any_as<Lane, true>(static_cast<Word*>(to), p, count, static_cast<Word>(exponent));
 }
 
-bool any_target(void* to, const void* numbers, std::size_t count, std::uint64_t exponent, std::size_t size) {
+bool any_target(void* to, const void* numbers, std::size_t count, std::uint64_t exponent,
+                std::size_t size) {
     if (size == 2) return any_of<std::int16_t, std::uint16_t>(to, numbers, count, exponent);
     if (size == 4) return any_of<std::int32_t, std::uint32_t>(to, numbers, count, exponent);
     return any_of<std::int32_t, std::uint64_t>(to, numbers, count, exponent);
@@ -72,7 +75,8 @@ namespace libddp::cpu {
 
 HWY_EXPORT(any_target);
 
-bool any_nonfinite(void* to, const void* numbers, std::size_t count, std::uint64_t exponent, std::size_t size) {
+bool any_nonfinite(void* to, const void* numbers, std::size_t count, std::uint64_t exponent,
+                   std::size_t size) {
     return HWY_DYNAMIC_DISPATCH(any_target)(to, numbers, count, exponent, size);
 }
 

@@ -1,5 +1,6 @@
-// Vectors of f16 and bf16 as f32 and back, for the target that foreach_target.h is compiling. Highway 1.0 truncates
-// when it demotes to bf16, and truncates and loses infinities when it emulates f16 (below AVX2), so both are done here.
+// Vectors of f16 and bf16 as f32 and back, for the target that foreach_target.h is compiling.
+// Highway 1.0 truncates when it demotes to bf16, and truncates and loses infinities when it
+// emulates f16 (below AVX2), so both are done here.
 
 // Per-target include guard: this file is compiled once for each instruction set.
 #if defined(LIBDDP_CPU_HALF_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -60,8 +61,8 @@ struct BF16 {
         const auto bits = hn::BitCast(d32, v);
         const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(d32, 1u));
         const auto rounded = hn::Add(hn::Add(bits, hn::Set(d32, 0x7fffu)), odd);
-        // A NaN whose payload sits in the lower half would become an infinity: keep the upper half and set the quiet
-        // bit.
+        // A NaN whose payload sits in the lower half would become an infinity: keep the upper half
+        // and set the quiet bit.
         const auto quiet = hn::Or(bits, hn::Set(d32, 0x400000u));
         const auto is_nan = hn::RebindMask(d32, hn::IsNaN(v));
         const auto upper = hn::ShiftRight<16>(hn::IfThenElse(is_nan, quiet, rounded));
@@ -97,10 +98,11 @@ struct F16 {
         const auto exponent = hn::And(shifted, exponent_mask);
         const auto normal = hn::Add(shifted, hn::Set(d32, 112u << 23));
         const auto special = hn::Add(normal, hn::Set(d32, 112u << 23));
-        // Subnormal: give it the exponent of 2^-14 and subtract 2^-14 again. Never touches an f32 subnormal, so it is
-        // right also in a program that flushes those to zero.
+        // Subnormal: give it the exponent of 2^-14 and subtract 2^-14 again. Never touches an f32
+        // subnormal, so it is right also in a program that flushes those to zero.
         const auto lifted = hn::BitCast(d, hn::Add(normal, hn::Set(d32, 1u << 23)));
-        const auto subnormal = hn::BitCast(d32, hn::Sub(lifted, hn::BitCast(d, hn::Set(d32, 113u << 23))));
+        const auto subnormal =
+            hn::BitCast(d32, hn::Sub(lifted, hn::BitCast(d, hn::Set(d32, 113u << 23))));
         auto magnitude = hn::IfThenElse(hn::Eq(exponent, exponent_mask), special, normal);
         magnitude = hn::IfThenElse(hn::Eq(exponent, hn::Zero(d32)), subnormal, magnitude);
         const auto sign = hn::ShiftLeft<16>(hn::And(half, hn::Set(d32, 0x8000u)));
@@ -118,7 +120,8 @@ struct F16 {
         const auto odd = hn::And(hn::ShiftRight<13>(magnitude), hn::Set(d32, 1u));
         const auto biased = hn::Add(magnitude, hn::Set(d32, 0xfffu - (112u << 23)));
         const auto normal = hn::ShiftRight<13>(hn::Add(biased, odd));
-        // Below 2^-14 the result is subnormal: adding 0.5 puts its last bit where the adder rounds, to nearest even.
+        // Below 2^-14 the result is subnormal: adding 0.5 puts its last bit where the adder rounds,
+        // to nearest even.
         const auto half = hn::Set(d32, 126u << 23);
         const auto rounded = hn::Add(hn::BitCast(d, magnitude), hn::BitCast(d, half));
         const auto subnormal = hn::Sub(hn::BitCast(d32, rounded), half);
@@ -128,16 +131,20 @@ struct F16 {
 
         // Magnitudes are below 2^31, so signed comparison, which every target has, orders them.
         const auto size = hn::BitCast(di32, magnitude);
-        auto result = hn::IfThenElse(hn::RebindMask(d32, hn::Lt(size, hn::Set(di32, 113 << 23))), subnormal, normal);
-        result = hn::IfThenElse(hn::RebindMask(d32, hn::Gt(size, hn::Set(di32, (143 << 23) - 1))), infinity, result);
-        result = hn::IfThenElse(hn::RebindMask(d32, hn::Gt(size, hn::Set(di32, 255 << 23))), nan, result);
+        auto result = hn::IfThenElse(hn::RebindMask(d32, hn::Lt(size, hn::Set(di32, 113 << 23))),
+                                     subnormal, normal);
+        result = hn::IfThenElse(hn::RebindMask(d32, hn::Gt(size, hn::Set(di32, (143 << 23) - 1))),
+                                infinity, result);
+        result = hn::IfThenElse(hn::RebindMask(d32, hn::Gt(size, hn::Set(di32, 255 << 23))), nan,
+                                result);
         hn::StoreU(hn::TruncateTo(d16, hn::Or(result, sign)), d16, p);
     }
 #endif
 };
 
-// Calls body(tag, index) for whole vectors of T, then one lane at a time for what is left. Both paths use the same
-// operations, so that an element's bits do not depend on where in a buffer it lies.
+// Calls body(tag, index) for whole vectors of T, then one lane at a time for what is left. Both
+// paths use the same operations, so that an element's bits do not depend on where in a buffer it
+// lies.
 template <class T, class Body>
 HWY_INLINE void for_each_vector(std::size_t begin, std::size_t count, Body body) {
     const hn::ScalableTag<T> d;

@@ -10,9 +10,9 @@
 
 namespace libddp::cpu {
 
-// Which of a list of finite numbers are among the k largest by magnitude: all above a bound, and of those at the bound as
-// many of the first as there is room for. So equal numbers go by their place, and the answer is one and the same
-// everywhere.
+// Which of a list of finite numbers are among the k largest by magnitude: all above a bound, and of
+// those at the bound as many of the first as there is room for. So equal numbers go by their place,
+// and the answer is one and the same everywhere.
 template <class Real>
 class Largest {
 public:
@@ -43,8 +43,8 @@ public:
 private:
     using Bits = codec::Bits<Real>;
 
-    // Finds the next digit of the bound, `digit` bits above the lowest `left`, from how many of the numbers that begin as
-    // the bound does have which digit there.
+    // Finds the next digit of the bound, `digit` bits above the lowest `left`, from how many of the
+    // numbers that begin as the bound does have which digit there.
     void narrow(const Real* x, std::size_t count, int left, int digit) {
         std::array<std::size_t, codec::kDigitValues> counts{};  // fit into the L1 cache
         const Bits mask = (Bits{1} << digit) - 1;

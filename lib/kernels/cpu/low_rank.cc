@@ -1,7 +1,8 @@
 // The thin products of PowerSGD, compiled for every instruction set and chosen at run time.
 //
-// All three are bound by memory. They go through the large matrix once, a few rows at a time, so that what is loaded of a
-// thin matrix serves them all, and ask for the rows that come next: hardware does not follow several rows in step.
+// All three are bound by memory. They go through the large matrix once, a few rows at a time, so
+// that what is loaded of a thin matrix serves them all, and ask for the rows that come next:
+// hardware does not follow several rows in step.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/low_rank.cc"
 // The order of these three matters.
@@ -40,7 +41,8 @@ struct Rows {
         if constexpr (kHasError) return hn::Add(value, hn::LoadU(d, error + i));
         return value;
     }
-    // Into the L2 cache: a few rows are more than L1 holds beside the thin matrix. Harmless past the end of M.
+    // Into the L2 cache: a few rows are more than L1 holds beside the thin matrix. Harmless past
+    // the end of M.
     HWY_INLINE void prefetch(std::size_t i) const {
         __builtin_prefetch(gradient + i, 0, 2);
         if constexpr (kHasError) __builtin_prefetch(error + i, 0, 2);
@@ -56,9 +58,11 @@ struct Rows {
     }
 };
 
-// One or two rows of M times 1, 2 or 4 columns of Q. Vectors have names because those of some targets cannot be in arrays.
+// One or two rows of M times 1, 2 or 4 columns of Q. Vectors have names because those of some
+// targets cannot be in arrays.
 template <bool kTwoRows, int kColumns, class Source, class T>
-void project_tile(const Source& m, std::size_t columns, const T* q, std::size_t q_stride, T* p, std::size_t p_stride) {
+void project_tile(const Source& m, std::size_t columns, const T* q, std::size_t q_stride, T* p,
+                  std::size_t p_stride) {
     const hn::ScalableTag<T> d;
     const std::size_t lanes = hn::Lanes(d);
     auto a0 = hn::Zero(d), a1 = hn::Zero(d), a2 = hn::Zero(d), a3 = hn::Zero(d);
@@ -87,7 +91,8 @@ void project_tile(const Source& m, std::size_t columns, const T* q, std::size_t 
         const hn::CappedTag<T, 1> one;
         const T* column = q + static_cast<std::size_t>(k) * q_stride;
         T total = hn::GetLane(hn::SumOfLanes(d, sum));
-        for (std::size_t i = j; i < columns; ++i) total += hn::GetLane(m.load(one, row * columns + i)) * column[i];
+        for (std::size_t i = j; i < columns; ++i)
+            total += hn::GetLane(m.load(one, row * columns + i)) * column[i];
         p[static_cast<std::size_t>(k) * p_stride + row] = total;
     };
     finish(0, a0, 0);
@@ -105,30 +110,34 @@ void project_tile(const Source& m, std::size_t columns, const T* q, std::size_t 
 }
 
 template <bool kTwoRows, class Source, class T>
-void project_rows(const Source& m, std::size_t columns, const T* q, std::size_t q_stride, T* p, std::size_t p_stride,
-                  std::size_t rank) {
+void project_rows(const Source& m, std::size_t columns, const T* q, std::size_t q_stride, T* p,
+                  std::size_t p_stride, std::size_t rank) {
     std::size_t k = 0;
     for (; k + 4 <= rank; k += 4)
-        project_tile<kTwoRows, 4>(m, columns, q + k * q_stride, q_stride, p + k * p_stride, p_stride);
+        project_tile<kTwoRows, 4>(m, columns, q + k * q_stride, q_stride, p + k * p_stride,
+                                  p_stride);
     for (; k + 2 <= rank; k += 2)
-        project_tile<kTwoRows, 2>(m, columns, q + k * q_stride, q_stride, p + k * p_stride, p_stride);
-    for (; k < rank; ++k) project_tile<kTwoRows, 1>(m, columns, q + k * q_stride, q_stride, p + k * p_stride, p_stride);
+        project_tile<kTwoRows, 2>(m, columns, q + k * q_stride, q_stride, p + k * p_stride,
+                                  p_stride);
+    for (; k < rank; ++k)
+        project_tile<kTwoRows, 1>(m, columns, q + k * q_stride, q_stride, p + k * p_stride,
+                                  p_stride);
 }
 
 struct Project {
     template <class Format, bool kHasError>
-    static void run(const LowRankMatrix& m, const ThinMatrix& p, const ThinMatrix& q, const ThinMatrix&,
-                    std::size_t rank) {
+    static void run(const LowRankMatrix& m, const ThinMatrix& p, const ThinMatrix& q,
+                    const ThinMatrix&, std::size_t rank) {
         using T = typename Format::Compute;
         const T* factor = static_cast<const T*>(q.data);
         T* out = static_cast<T*>(p.data);
         std::size_t row = 0;
         for (; row + 2 <= m.rows; row += 2)
-            project_rows<true>(Rows<Format, kHasError>::from(m, row), m.columns, factor, q.stride, out + row, p.stride,
-                               rank);
+            project_rows<true>(Rows<Format, kHasError>::from(m, row), m.columns, factor, q.stride,
+                               out + row, p.stride, rank);
         if (row < m.rows)
-            project_rows<false>(Rows<Format, kHasError>::from(m, row), m.columns, factor, q.stride, out + row, p.stride,
-                                rank);
+            project_rows<false>(Rows<Format, kHasError>::from(m, row), m.columns, factor, q.stride,
+                                out + row, p.stride, rank);
     }
 };
 
@@ -139,15 +148,16 @@ HWY_INLINE void prefetch_next(const Source& m, std::size_t columns, std::size_t 
         for (std::size_t row = 4; row < 8; ++row) m.prefetch(row * columns + j);
 }
 
-// A piece of Q is summed up over many rows of M in a place of its own. In Q itself the same element of all columns can
-// fall into one set of the cache (columns that are a multiple of 4 KiB apart), and they would push each other out.
+// A piece of Q is summed up over many rows of M in a place of its own. In Q itself the same element
+// of all columns can fall into one set of the cache (columns that are a multiple of 4 KiB apart),
+// and they would push each other out.
 struct ProjectBack {
     static constexpr std::size_t kPieceBytes = 16384, kMostColumns = 64, kRows = 64;
 
     // Adds what one or four rows give to a piece of Q: `width` elements of each column.
     template <bool kFourRows, class Source, class T>
-    static void add_rows(const Source& m, std::size_t columns, const T* p, std::size_t p_stride, T* piece,
-                         std::size_t width, std::size_t used, std::size_t rank) {
+    static void add_rows(const Source& m, std::size_t columns, const T* p, std::size_t p_stride,
+                         T* piece, std::size_t width, std::size_t used, std::size_t rank) {
         for_each_vector<T>(0, used, [&](auto d, std::size_t j) HWY_ATTR {
             const auto a = m.load(d, j);
             const auto b = kFourRows ? m.load(d, columns + j) : a;
@@ -170,8 +180,8 @@ struct ProjectBack {
 
     // At most kRows rows and kMostColumns columns of P.
     template <class Source, class T>
-    static void add_block(const LowRankMatrix& m, std::size_t top, const T* p, std::size_t p_stride, T* q,
-                          std::size_t q_stride, std::size_t rank) {
+    static void add_block(const LowRankMatrix& m, std::size_t top, const T* p, std::size_t p_stride,
+                          T* q, std::size_t q_stride, std::size_t rank) {
         const std::size_t bottom = std::min(m.rows, top + kRows);
         const std::size_t width = kPieceBytes / sizeof(T) / rank / 16 * 16;
         HWY_ALIGN T piece[kPieceBytes / sizeof(T)];
@@ -180,31 +190,35 @@ struct ProjectBack {
             std::fill_n(piece, width * rank, T{0});
             std::size_t row = top;
             for (; row + 4 <= bottom; row += 4)
-                add_rows<true>(Source::from(m, row, left), m.columns, p + row, p_stride, piece, width, used, rank);
+                add_rows<true>(Source::from(m, row, left), m.columns, p + row, p_stride, piece,
+                               width, used, rank);
             for (; row < bottom; ++row)
-                add_rows<false>(Source::from(m, row, left), m.columns, p + row, p_stride, piece, width, used, rank);
+                add_rows<false>(Source::from(m, row, left), m.columns, p + row, p_stride, piece,
+                                width, used, rank);
             for (std::size_t k = 0; k < rank; ++k)
-                for (std::size_t i = 0; i < used; ++i) q[k * q_stride + left + i] += piece[k * width + i];
+                for (std::size_t i = 0; i < used; ++i)
+                    q[k * q_stride + left + i] += piece[k * width + i];
         }
     }
 
     template <class Format, bool kHasError>
-    static void run(const LowRankMatrix& m, const ThinMatrix& p, const ThinMatrix& q, const ThinMatrix&,
-                    std::size_t rank) {
+    static void run(const LowRankMatrix& m, const ThinMatrix& p, const ThinMatrix& q,
+                    const ThinMatrix&, std::size_t rank) {
         using T = typename Format::Compute;
         const T* factor = static_cast<const T*>(p.data);
         T* out = static_cast<T*>(q.data);
         for (std::size_t k = 0; k < rank; k += kMostColumns)
             for (std::size_t top = 0; top < m.rows; top += kRows)
-                add_block<Rows<Format, kHasError>>(m, top, factor + k * p.stride, p.stride, out + k * q.stride,
-                                                   q.stride, std::min(rank - k, kMostColumns));
+                add_block<Rows<Format, kHasError>>(m, top, factor + k * p.stride, p.stride,
+                                                   out + k * q.stride, q.stride,
+                                                   std::min(rank - k, kMostColumns));
     }
 };
 
 // Calls store(row, vector) with one or four rows of P Q^T, at the elements from j on.
 template <bool kFourRows, class D, class T, class Store>
-HWY_INLINE void multiply(D d, std::size_t j, const T* p, std::size_t p_stride, const T* q, std::size_t q_stride,
-                         std::size_t rank, Store store) {
+HWY_INLINE void multiply(D d, std::size_t j, const T* p, std::size_t p_stride, const T* q,
+                         std::size_t q_stride, std::size_t rank, Store store) {
     const auto first = hn::LoadU(d, q + j);
     auto a = hn::Mul(hn::Set(d, p[0]), first);
     auto b = kFourRows ? hn::Mul(hn::Set(d, p[1]), first) : a;
@@ -233,8 +247,8 @@ struct RestoreRows {
     using T = typename Format::Compute;
 
     template <bool kFourRows>
-    static void run(const LowRankMatrix& m, std::size_t row, const ThinMatrix& p, const ThinMatrix& q,
-                    const ThinMatrix& own_q, std::size_t rank) {
+    static void run(const LowRankMatrix& m, std::size_t row, const ThinMatrix& p,
+                    const ThinMatrix& q, const ThinMatrix& own_q, std::size_t rank) {
         const auto source = Rows<Format, kHasError>::from(m, row);
         const T* left = static_cast<const T*>(p.data) + row;
         const T* right = static_cast<const T*>(q.data);
@@ -256,8 +270,8 @@ struct RestoreRows {
 
 struct Restore {
     template <class Format, bool kHasError>
-    static void run(const LowRankMatrix& m, const ThinMatrix& p, const ThinMatrix& q, const ThinMatrix& own_q,
-                    std::size_t rank) {
+    static void run(const LowRankMatrix& m, const ThinMatrix& p, const ThinMatrix& q,
+                    const ThinMatrix& own_q, std::size_t rank) {
         using SomeRows = RestoreRows<Format, kHasError>;
         std::size_t row = 0;
         for (; row + 4 <= m.rows; row += 4) SomeRows::template run<true>(m, row, p, q, own_q, rank);
@@ -266,14 +280,15 @@ struct Restore {
 };
 
 template <class Product, class Format>
-void run(const LowRankMatrix& m, const ThinMatrix& p, const ThinMatrix& q, const ThinMatrix& own_q, std::size_t rank) {
+void run(const LowRankMatrix& m, const ThinMatrix& p, const ThinMatrix& q, const ThinMatrix& own_q,
+         std::size_t rank) {
     return m.error ? Product::template run<Format, true>(m, p, q, own_q, rank)
                    : Product::template run<Format, false>(m, p, q, own_q, rank);
 }
 
 template <class Product>
-void run_as(const LowRankMatrix& m, const ThinMatrix& p, const ThinMatrix& q, const ThinMatrix& own_q,
-            std::size_t rank) {
+void run_as(const LowRankMatrix& m, const ThinMatrix& p, const ThinMatrix& q,
+            const ThinMatrix& own_q, std::size_t rank) {
     switch (m.dtype) {
         case DDP_F16:
             return run<Product, F16>(m, p, q, own_q, rank);
@@ -286,14 +301,16 @@ void run_as(const LowRankMatrix& m, const ThinMatrix& p, const ThinMatrix& q, co
     }
 }
 
-void project_target(const LowRankMatrix& m, const ThinMatrix& p, const ThinMatrix& q, std::size_t rank) {
+void project_target(const LowRankMatrix& m, const ThinMatrix& p, const ThinMatrix& q,
+                    std::size_t rank) {
     run_as<Project>(m, p, q, {}, rank);
 }
-void project_back_target(const LowRankMatrix& m, const ThinMatrix& p, const ThinMatrix& q, std::size_t rank) {
+void project_back_target(const LowRankMatrix& m, const ThinMatrix& p, const ThinMatrix& q,
+                         std::size_t rank) {
     run_as<ProjectBack>(m, p, q, {}, rank);
 }
-void restore_target(const LowRankMatrix& m, const ThinMatrix& p, const ThinMatrix& q, const ThinMatrix& own_q,
-                    std::size_t rank) {
+void restore_target(const LowRankMatrix& m, const ThinMatrix& p, const ThinMatrix& q,
+                    const ThinMatrix& own_q, std::size_t rank) {
     run_as<Restore>(m, p, q, own_q, rank);
 }
 
@@ -311,23 +328,26 @@ HWY_EXPORT(restore_target);
 
 void require_real(const LowRankMatrix& m) {
     if (!is_floating(m.dtype) || is_complex(m.dtype))
-        fail(DDP_ERROR_UNSUPPORTED, "low-rank products of ", dtype_name(m.dtype), " are not supported");
+        fail(DDP_ERROR_UNSUPPORTED, "low-rank products of ", dtype_name(m.dtype),
+             " are not supported");
 }
 
 }  // namespace
 
-void low_rank_project(const LowRankMatrix& m, const ThinMatrix& q, const ThinMatrix& p, std::size_t rank) {
+void low_rank_project(const LowRankMatrix& m, const ThinMatrix& q, const ThinMatrix& p,
+                      std::size_t rank) {
     require_real(m);
     HWY_DYNAMIC_DISPATCH(project_target)(m, p, q, rank);
 }
 
-void low_rank_project_back(const LowRankMatrix& m, const ThinMatrix& p, const ThinMatrix& q, std::size_t rank) {
+void low_rank_project_back(const LowRankMatrix& m, const ThinMatrix& p, const ThinMatrix& q,
+                           std::size_t rank) {
     require_real(m);
     HWY_DYNAMIC_DISPATCH(project_back_target)(m, p, q, rank);
 }
 
-void low_rank_restore(const LowRankMatrix& m, const ThinMatrix& p, const ThinMatrix& q, const ThinMatrix& own_q,
-                      std::size_t rank) {
+void low_rank_restore(const LowRankMatrix& m, const ThinMatrix& p, const ThinMatrix& q,
+                      const ThinMatrix& own_q, std::size_t rank) {
     require_real(m);
     HWY_DYNAMIC_DISPATCH(restore_target)(m, p, q, own_q, rank);
 }

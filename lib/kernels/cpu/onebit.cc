@@ -1,7 +1,8 @@
-// 1 bit an element: whether it is positive. The positive ones become their mean, and so do the others.
+// 1 bit an element: whether it is positive. The positive ones become their mean, and so do the
+// others.
 //
-// The sums and the bits of a chunk are compiled for every instruction set and chosen at run time. The order of the sums
-// is that of codec_arithmetic.h, whatever the width of the vectors.
+// The sums and the bits of a chunk are compiled for every instruction set and chosen at run time.
+// The order of the sums is that of codec_arithmetic.h, whatever the width of the vectors.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/onebit.cc"
 // The order of these two matters.
@@ -92,10 +93,12 @@ HWY_INLINE codec::Sums take_chunk(const Real* x, std::size_t n, std::uint8_t* bi
     double positive[codec::kLanes], other[codec::kLanes];
     const std::size_t full = n / codec::kLanes * codec::kLanes;
     add_full_rows(x, full, positive, other);
-    for (std::size_t i = full; i < n; ++i) (x[i] > 0 ? positive : other)[i - full] += static_cast<double>(x[i]);
+    for (std::size_t i = full; i < n; ++i)
+        (x[i] > 0 ? positive : other)[i - full] += static_cast<double>(x[i]);
     mark(x, n, bits);
     std::uint64_t positives = 0;
-    for (std::size_t i = 0; i < (n + 7) / 8; ++i) positives += static_cast<std::uint64_t>(std::popcount(bits[i]));
+    for (std::size_t i = 0; i < (n + 7) / 8; ++i)
+        positives += static_cast<std::uint64_t>(std::popcount(bits[i]));
     return {fold(positive), fold(other), positives};
 }
 
@@ -134,8 +137,8 @@ Sums take_block(const Real* x, std::size_t count, std::uint8_t* bits) {
     if (count <= codec::kSumChunk) return onebit_chunk(x, count, bits);
     Sums lanes[codec::kLanes];
     for (std::size_t begin = 0, chunk = 0; begin < count; begin += codec::kSumChunk, ++chunk)
-        lanes[chunk % codec::kLanes] +=
-            onebit_chunk(x + begin, std::min<std::size_t>(codec::kSumChunk, count - begin), bits + begin / 8);
+        lanes[chunk % codec::kLanes] += onebit_chunk(
+            x + begin, std::min<std::size_t>(codec::kSumChunk, count - begin), bits + begin / 8);
     for (std::size_t half = codec::kLanes / 2; half > 0; half /= 2)
         for (std::size_t lane = 0; lane < half; ++lane) lanes[lane] += lanes[lane + half];
     return lanes[0];
@@ -156,11 +159,12 @@ public:
         }
     }
 
-    void add(const std::byte* packed, std::size_t count, std::size_t begin, std::size_t n, Real sign,
-             Real* to) const override {
+    void add(const std::byte* packed, std::size_t count, std::size_t begin, std::size_t n,
+             Real sign, Real* to) const override {
         const std::size_t block = codec::block_size(block_, count);
         const auto* levels = reinterpret_cast<const Levels<Real>*>(packed);
-        const auto* bits = reinterpret_cast<const std::uint8_t*>(levels + codec::divide_up(count, block));
+        const auto* bits =
+            reinterpret_cast<const std::uint8_t*>(levels + codec::divide_up(count, block));
         for (std::size_t at = begin; at < begin + n;) {
             const std::size_t end = std::min({(at / block + 1) * block, begin + n, count});
             add_block(levels[at / block], bits + at / 8, end - at, sign, to + (at - begin));
@@ -169,7 +173,8 @@ public:
     }
 
 private:
-    static void add_block(const Levels<Real>& levels, const std::uint8_t* bits, std::size_t n, Real sign, Real* to) {
+    static void add_block(const Levels<Real>& levels, const std::uint8_t* bits, std::size_t n,
+                          Real sign, Real* to) {
         const Table table(levels, sign);
         std::size_t i = 0;
         for (; i + 8 <= n; i += 8, ++bits) {

@@ -1,7 +1,8 @@
-// Sums of outer products, compiled for every instruction set and chosen at run time. The order of the sum is that of the
-// definition, one row after another: blocks are cut and loops nested so that this holds, and a multiply and an add are
-// never fused, so the bits are the same on every machine. (A matrix library cuts its blocks by the size of the caches,
-// and its sums differ from machine to machine.)
+// Sums of outer products, compiled for every instruction set and chosen at run time. The order of
+// the sum is that of the definition, one row after another: blocks are cut and loops nested so that
+// this holds, and a multiply and an add are never fused, so the bits are the same on every machine.
+// (A matrix library cuts its blocks by the size of the caches, and its sums differ from machine to
+// machine.)
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/outer_simd.cc"
 // The order of these two matters.
@@ -31,8 +32,8 @@ struct Outer {
     T scale;
 };
 
-// Rows of the factors that are multiplied at a time, and columns of each that are packed together: what fits into the
-// caches of any machine.
+// Rows of the factors that are multiplied at a time, and columns of each that are packed together:
+// what fits into the caches of any machine.
 constexpr std::size_t kOuterDepth = 128, kOuterColumns = 256;
 // The tile of `out` that is held in registers: this many rows, two vectors wide.
 constexpr std::size_t kTileRows = 4;
@@ -53,7 +54,8 @@ struct Ends {
     T factor;
 };
 
-// tile = factor * (start + sum over k of a[k] * b[k]), where a has kTileRows and b two vectors of elements for each k.
+// tile = factor * (start + sum over k of a[k] * b[k]), where a has kTileRows and b two vectors of
+// elements for each k.
 template <class T>
 HWY_INLINE void multiply_tile(T* HWY_RESTRICT tile, std::size_t stride, const T* HWY_RESTRICT a,
                               const T* HWY_RESTRICT b, std::size_t depth, const Ends<T>& ends) {
@@ -66,7 +68,8 @@ HWY_INLINE void multiply_tile(T* HWY_RESTRICT tile, std::size_t stride, const T*
     auto c20 = start(2, 0), c21 = start(2, 1), c30 = start(3, 0), c31 = start(3, 1);
     for (std::size_t k = 0; k < depth; ++k, a += kTileRows, b += 2 * lanes) {
         const auto b0 = hn::LoadU(d, b), b1 = hn::LoadU(d, b + lanes);
-        const auto a0 = hn::Set(d, a[0]), a1 = hn::Set(d, a[1]), a2 = hn::Set(d, a[2]), a3 = hn::Set(d, a[3]);
+        const auto a0 = hn::Set(d, a[0]), a1 = hn::Set(d, a[1]), a2 = hn::Set(d, a[2]),
+                   a3 = hn::Set(d, a[3]);
         c00 = hn::Add(c00, hn::Mul(a0, b0));
         c01 = hn::Add(c01, hn::Mul(a0, b1));
         c10 = hn::Add(c10, hn::Mul(a1, b0));
@@ -77,27 +80,32 @@ HWY_INLINE void multiply_tile(T* HWY_RESTRICT tile, std::size_t stride, const T*
         c31 = hn::Add(c31, hn::Mul(a3, b1));
     }
     const auto factor = hn::Set(d, ends.factor);
-    const auto store = [&](auto sum, std::size_t row, std::size_t vector)
-                           HWY_ATTR { hn::StoreU(hn::Mul(sum, factor), d, tile + row * stride + vector * lanes); };
+    const auto store = [&](auto sum, std::size_t row, std::size_t vector) HWY_ATTR {
+        hn::StoreU(hn::Mul(sum, factor), d, tile + row * stride + vector * lanes);
+    };
     store(c00, 0, 0), store(c01, 0, 1), store(c10, 1, 0), store(c11, 1, 1);
     store(c20, 2, 0), store(c21, 2, 1), store(c30, 3, 0), store(c31, 3, 1);
 }
 
 // A tile at the edge of `out` is completed in memory of its own.
 template <class T>
-HWY_INLINE void multiply_edge(T* tile, std::size_t stride, std::size_t height, std::size_t width, T* scratch,
-                              std::size_t padded, const T* a, const T* b, std::size_t depth, const Ends<T>& ends) {
+HWY_INLINE void multiply_edge(T* tile, std::size_t stride, std::size_t height, std::size_t width,
+                              T* scratch, std::size_t padded, const T* a, const T* b,
+                              std::size_t depth, const Ends<T>& ends) {
     std::fill_n(scratch, kTileRows * padded, T{0});
     if (!ends.from_zero)
-        for (std::size_t i = 0; i < height; ++i) std::copy_n(tile + i * stride, width, scratch + i * padded);
+        for (std::size_t i = 0; i < height; ++i)
+            std::copy_n(tile + i * stride, width, scratch + i * padded);
     multiply_tile(scratch, padded, a, b, depth, ends);
-    for (std::size_t i = 0; i < height; ++i) std::copy_n(scratch + i * padded, width, tile + i * stride);
+    for (std::size_t i = 0; i < height; ++i)
+        std::copy_n(scratch + i * padded, width, tile + i * stride);
 }
 
-// Columns [begin, end) of `depth` rows as strips of `width` columns, one strip after another; the last one with zeros.
+// Columns [begin, end) of `depth` rows as strips of `width` columns, one strip after another; the
+// last one with zeros.
 template <class T>
-HWY_INLINE void pack(T* to, const T* from, std::size_t stride, std::size_t begin, std::size_t end, std::size_t width,
-                     std::size_t depth) {
+HWY_INLINE void pack(T* to, const T* from, std::size_t stride, std::size_t begin, std::size_t end,
+                     std::size_t width, std::size_t depth) {
     for (std::size_t i = begin; i < end; i += width) {
         const std::size_t filled = std::min(width, end - i);
         for (std::size_t k = 0; k < depth; ++k, to += width) {
@@ -109,18 +117,21 @@ HWY_INLINE void pack(T* to, const T* from, std::size_t stride, std::size_t begin
 
 // All rows of `out`, of the columns that were packed.
 template <class T>
-HWY_INLINE void multiply_block(const Outer<T>& s, std::size_t i0, std::size_t i1, std::size_t j0, std::size_t j1,
-                               const T* a, const T* b, T* scratch, std::size_t depth, const Ends<T>& ends) {
+HWY_INLINE void multiply_block(const Outer<T>& s, std::size_t i0, std::size_t i1, std::size_t j0,
+                               std::size_t j1, const T* a, const T* b, T* scratch,
+                               std::size_t depth, const Ends<T>& ends) {
     const std::size_t tile_width = 2 * hn::Lanes(hn::ScalableTag<T>());
     for (std::size_t i = i0; i < i1; i += kTileRows)
         for (std::size_t j = j0; j < j1; j += tile_width) {
-            const std::size_t height = std::min(kTileRows, i1 - i), width = std::min(tile_width, j1 - j);
+            const std::size_t height = std::min(kTileRows, i1 - i),
+                              width = std::min(tile_width, j1 - j);
             const T *strip_a = a + (i - i0) * depth, *strip_b = b + (j - j0) * depth;
             T* const tile = s.out + i * s.m + j;
             if (height == kTileRows && width == tile_width)
                 multiply_tile(tile, s.m, strip_a, strip_b, depth, ends);
             else
-                multiply_edge(tile, s.m, height, width, scratch, tile_width, strip_a, strip_b, depth, ends);
+                multiply_edge(tile, s.m, height, width, scratch, tile_width, strip_a, strip_b,
+                              depth, ends);
         }
 }
 
@@ -166,18 +177,20 @@ namespace libddp::cpu {
 HWY_EXPORT(outer_f32);
 HWY_EXPORT(outer_f64);
 
-void outer_products(void* out, const void* left, const void* right, std::size_t rows, std::size_t n, std::size_t m,
-                    ddp_dtype dtype, bool add, double scale) {
+void outer_products(void* out, const void* left, const void* right, std::size_t rows, std::size_t n,
+                    std::size_t m, ddp_dtype dtype, bool add, double scale) {
     const auto arguments = [&]<class T>(T* target) {
-        return Outer<T>{target, static_cast<const T*>(left), static_cast<const T*>(right), rows, n, m,
-                        add,    static_cast<T>(scale)};
+        return Outer<T>{
+            target, static_cast<const T*>(left), static_cast<const T*>(right), rows, n, m,
+            add,    static_cast<T>(scale)};
     };
     if (dtype == DDP_F32)
         HWY_DYNAMIC_DISPATCH(outer_f32)(arguments(static_cast<float*>(out)));
     else if (dtype == DDP_F64)
         HWY_DYNAMIC_DISPATCH(outer_f64)(arguments(static_cast<double*>(out)));
     else
-        fail(DDP_ERROR_UNSUPPORTED, "outer products of elements of type ", dtype_name(dtype), " are not supported");
+        fail(DDP_ERROR_UNSUPPORTED, "outer products of elements of type ", dtype_name(dtype),
+             " are not supported");
 }
 
 }  // namespace libddp::cpu

@@ -6,11 +6,12 @@
 namespace libddp::cpu {
 namespace {
 
-// Moves from the average instead of from the old outer parameter, so that a move of the whole difference gives the average
-// itself and not that rounded twice. The compiler makes SIMD code of it because the buffers are different ones.
+// Moves from the average instead of from the old outer parameter, so that a move of the whole
+// difference gives the average itself and not that rounded twice. The compiler makes SIMD code of
+// it because the buffers are different ones.
 template <class Number>
-void step_numbers(Number* __restrict values, Number* __restrict outer, Number* __restrict momentum, std::size_t count,
-                  const OuterStep& step) {
+void step_numbers(Number* __restrict values, Number* __restrict outer, Number* __restrict momentum,
+                  std::size_t count, const OuterStep& step) {
     const auto [nesterov, rate, decay, inner_rate] = step;
     for (std::size_t i = 0; i < count; ++i) {
         const double average = values[i];
@@ -28,13 +29,14 @@ void step_numbers(Number* __restrict values, Number* __restrict outer, Number* _
 
 template <class Number>
 void step_as(void* values, void* outer, void* momentum, std::size_t count, const OuterStep& step) {
-    step_numbers(static_cast<Number*>(values), static_cast<Number*>(outer), static_cast<Number*>(momentum), count,
-                 step);
+    step_numbers(static_cast<Number*>(values), static_cast<Number*>(outer),
+                 static_cast<Number*>(momentum), count, step);
 }
 
 }  // namespace
 
-void outer_step(void* values, void* outer, void* momentum, std::size_t count, ddp_dtype dtype, const OuterStep& step) {
+void outer_step(void* values, void* outer, void* momentum, std::size_t count, ddp_dtype dtype,
+                const OuterStep& step) {
     if (dtype == DDP_F32) return step_as<float>(values, outer, momentum, count, step);
     if (dtype == DDP_F64) return step_as<double>(values, outer, momentum, count, step);
     fail(DDP_ERROR_UNSUPPORTED, "no outer step of ", dtype_name(dtype));

@@ -1,4 +1,5 @@
-// 8 bits an element: a block's numbers become multiples of a step, counted from a code that stands for zero.
+// 8 bits an element: a block's numbers become multiples of a step, counted from a code that stands
+// for zero.
 #include <algorithm>
 #include <cstdint>
 
@@ -23,7 +24,8 @@ Scale<Real> scale_of_block(const Real* x, std::size_t count) {
     for (; i + kLanes <= count; i += kLanes)
         for (std::size_t lane = 0; lane < kLanes; ++lane) widen(lane, x[i + lane]);
     for (; i < count; ++i) widen(0, x[i]);
-    return codec::scale_of(*std::min_element(low, low + kLanes), *std::max_element(high, high + kLanes));
+    return codec::scale_of(*std::min_element(low, low + kLanes),
+                           *std::max_element(high, high + kLanes));
 }
 
 template <class Real>
@@ -42,16 +44,18 @@ public:
         }
     }
 
-    void add(const std::byte* packed, std::size_t count, std::size_t begin, std::size_t n, Real sign,
-             Real* to) const override {
+    void add(const std::byte* packed, std::size_t count, std::size_t begin, std::size_t n,
+             Real sign, Real* to) const override {
         const std::size_t block = codec::block_size(block_, count);
         const auto* scales = reinterpret_cast<const Scale<Real>*>(packed);
-        const auto* codes = reinterpret_cast<const std::uint8_t*>(scales + codec::divide_up(count, block)) + begin;
+        const auto* codes =
+            reinterpret_cast<const std::uint8_t*>(scales + codec::divide_up(count, block)) + begin;
         for (std::size_t done = 0; done < n;) {
             const std::size_t at = (begin + done) / block;
             const std::size_t here = std::min(n, (at + 1) * block - begin) - done;
             const Scale<Real> scale{sign * scales[at].half, scales[at].zero};
-            for (std::size_t i = done; i < done + here; ++i) to[i] += codec::value_of(codes[i], scale);
+            for (std::size_t i = done; i < done + here; ++i)
+                to[i] += codec::value_of(codes[i], scale);
             done += here;
         }
     }

@@ -1,5 +1,6 @@
-// The front of the arithmetic: what is supported, and which path does it. Here is the plain path too, for integers and
-// products of complex numbers: templated loops that the compiler vectorises where it can.
+// The front of the arithmetic: what is supported, and which path does it. Here is the plain path
+// too, for integers and products of complex numbers: templated loops that the compiler vectorises
+// where it can.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -17,8 +18,9 @@ namespace {
 // Elements accumulated at a time: small enough for the stack and the L1 cache.
 constexpr std::size_t kBlock = 512;
 
-// std::complex's product looks for infinities in the slow way of C99's annex G, and its compiler-generated call cannot
-// be vectorised. Trainers expect what a GPU computes: the plain formula.
+// std::complex's product looks for infinities in the slow way of C99's annex G, and its
+// compiler-generated call cannot be vectorised. Trainers expect what a GPU computes: the plain
+// formula.
 template <class T>
 struct Complex {
     T re, im;
@@ -67,7 +69,8 @@ void finish(T* values, std::size_t count, double scale) {
 template <class T>
 void finish(Complex<T>* values, std::size_t count, double scale) {
     const T factor = static_cast<T>(scale);
-    for (std::size_t i = 0; i < count; ++i) values[i] = {values[i].re * factor, values[i].im * factor};
+    for (std::size_t i = 0; i < count; ++i)
+        values[i] = {values[i].re * factor, values[i].im * factor};
 }
 
 template <class T, class Op>
@@ -81,7 +84,8 @@ void reduce_as(const Reduction& r) {
             for (std::size_t i = 0; i < n; ++i) block[i] = Op{}(block[i], input[i]);
         }
         finish(block, n, r.scale);
-        for (std::size_t k = 0; k < r.out_count; ++k) std::copy_n(block, n, static_cast<T*>(r.outs[k]) + begin);
+        for (std::size_t k = 0; k < r.out_count; ++k)
+            std::copy_n(block, n, static_cast<T*>(r.outs[k]) + begin);
     }
 }
 
@@ -123,15 +127,17 @@ bool can_reduce(ddp_dtype dtype, ddp_reduce_op op) {
     return (op == DDP_MIN || op == DDP_MAX) && !is_complex(dtype);
 }
 
-void reduce(void* out, const void* const* inputs, std::size_t input_count, std::size_t count, ddp_dtype dtype,
-            ddp_reduce_op op, double scale) {
+void reduce(void* out, const void* const* inputs, std::size_t input_count, std::size_t count,
+            ddp_dtype dtype, ddp_reduce_op op, double scale) {
     reduce_to(&out, 1, inputs, input_count, count, dtype, op, scale);
 }
 
-void reduce_to(void* const* outs, std::size_t out_count, const void* const* inputs, std::size_t input_count,
-               std::size_t count, ddp_dtype dtype, ddp_reduce_op op, double scale) {
+void reduce_to(void* const* outs, std::size_t out_count, const void* const* inputs,
+               std::size_t input_count, std::size_t count, ddp_dtype dtype, ddp_reduce_op op,
+               double scale) {
     if (!can_reduce(dtype, op))
-        fail(DDP_ERROR_UNSUPPORTED, "reduction ", op, " of elements of type ", dtype_name(dtype), " is not supported");
+        fail(DDP_ERROR_UNSUPPORTED, "reduction ", op, " of elements of type ", dtype_name(dtype),
+             " is not supported");
     if (count == 0) return;
     if (input_count == 1 && scale == 1) {
         // memmove: out may be the input itself.

@@ -1,4 +1,5 @@
-// Reductions of real floating point numbers, compiled for every instruction set and chosen at run time.
+// Reductions of real floating point numbers, compiled for every instruction set and chosen at run
+// time.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/reduce_simd.cc"
 // The order of these three matters.
@@ -28,7 +29,8 @@ struct Multiply {
         return hn::Mul(a, b);
     }
 };
-// The hardware's minimum and maximum forget a NaN in one operand or the other, depending on the instruction set.
+// The hardware's minimum and maximum forget a NaN in one operand or the other, depending on the
+// instruction set.
 template <class V>
 HWY_INLINE V nan_or(V a, V b, V otherwise) {
     return hn::IfThenElse(hn::IsNaN(a), a, hn::IfThenElse(hn::IsNaN(b), b, otherwise));
@@ -55,8 +57,8 @@ void reduce_as(const Reduction& r) {
     const T factor = static_cast<T>(r.scale);
     const Op op{};
 
-    // Four vectors at a time hide the latency of the adds and read each input in runs of at least 64 bytes. Multiplying
-    // by 1 changes nothing and costs nothing beside the memory traffic.
+    // Four vectors at a time hide the latency of the adds and read each input in runs of at least
+    // 64 bytes. Multiplying by 1 changes nothing and costs nothing beside the memory traffic.
     const hn::ScalableTag<T> d;
     const std::size_t lanes = hn::Lanes(d);
     const auto factors = hn::Set(d, factor);

@@ -24,8 +24,8 @@ public:
         });
     }
 
-    void add(const std::byte* packed, std::size_t count, std::size_t begin, std::size_t n, Real sign,
-             Real* to) const override {
+    void add(const std::byte* packed, std::size_t count, std::size_t begin, std::size_t n,
+             Real sign, Real* to) const override {
         const std::size_t k = topk_count(codec_, count);
         const auto* values = reinterpret_cast<const Real*>(packed);
         const auto* places = reinterpret_cast<const std::uint32_t*>(values + k);

@@ -11,7 +11,8 @@ namespace {
 constexpr std::uint64_t kMostBlocks = 1u << 20;  // of one kernel; a block may have several chunks
 
 template <class Kernel>
-__global__ void __launch_bounds__(Kernel::kThreads) codec_kernel(const __grid_constant__ CodecTable table) {
+__global__ void __launch_bounds__(Kernel::kThreads)
+    codec_kernel(const __grid_constant__ CodecTable table) {
     __shared__ typename Kernel::Shared shared;
     work_on_chunks<Kernel>(BlockThreads(), shared, table, blockIdx.x, gridDim.x);
 }

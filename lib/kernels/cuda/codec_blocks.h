@@ -1,11 +1,12 @@
 // Kernels of the codecs that cut a part into blocks, quantize and 1-bit.
 //
-// Packing: a block is cut into chunks of 1,024 elements, and cooperating threads take one. Where a block is a single
-// chunk they do all of it. Otherwise chunks leave what they have found, a second kernel puts that together for each
-// block, and quantization, whose bytes depend on it, needs a third.
+// Packing: a block is cut into chunks of 1,024 elements, and cooperating threads take one. Where a
+// block is a single chunk they do all of it. Otherwise chunks leave what they have found, a second
+// kernel puts that together for each block, and quantization, whose bytes depend on it, needs a
+// third.
 //
-// Unpacking: one kernel adds up what all ranks have packed, in the order of the ranks. A thread takes 8 elements of one
-// part, which lie in one byte, or word, of every rank.
+// Unpacking: one kernel adds up what all ranks have packed, in the order of the ranks. A thread
+// takes 8 elements of one part, which lie in one byte, or word, of every rank.
 #pragma once
 
 #include "kernels/cuda/codec_table.h"
@@ -43,7 +44,9 @@ struct BlockChunk {
     LIBDDP_EVERYWHERE unsigned char* body() const {
         return packed + cut.blocks * 2 * sizeof(Real);
     }
-    LIBDDP_EVERYWHERE std::uint64_t partial() const { return place.row.first_partial + place.number; }
+    LIBDDP_EVERYWHERE std::uint64_t partial() const {
+        return place.row.first_partial + place.number;
+    }
 
     const ChunkPlace place;
     const BlockCut cut;
@@ -78,7 +81,9 @@ struct Range {
 
 template <class Real>
 struct RangeLanes {
-    LIBDDP_EVERYWHERE void operator()(std::uint32_t lane, std::uint32_t other) { widen(lane, range[other]); }
+    LIBDDP_EVERYWHERE void operator()(std::uint32_t lane, std::uint32_t other) {
+        widen(lane, range[other]);
+    }
     LIBDDP_EVERYWHERE void widen(std::uint32_t lane, const Range<Real>& by) {
         Range<Real>& own = range[lane];
         own.low = by.low < own.low ? by.low : own.low;
@@ -88,7 +93,8 @@ struct RangeLanes {
 };
 
 template <class Format, class Threads>
-LIBDDP_COOPERATIVE void write_codes(const Threads& threads, const BlockChunk& chunk, const Input<Format>& x,
+LIBDDP_COOPERATIVE void write_codes(const Threads& threads, const BlockChunk& chunk,
+                                    const Input<Format>& x,
                                     const codec::Scale<typename Format::Compute>& scale) {
     unsigned char* codes = chunk.template body<typename Format::Compute>() + chunk.begin;
     for (std::uint32_t i = threads.index(); i < chunk.count; i += threads.size())
@@ -102,8 +108,8 @@ struct QuantizeRanges {
     static constexpr int kThreads = kLanes;
 
     template <class Threads>
-    static LIBDDP_COOPERATIVE void work(const Threads& threads, Shared& shared, const CodecTable& table,
-                                        std::uint64_t number) {
+    static LIBDDP_COOPERATIVE void work(const Threads& threads, Shared& shared,
+                                        const CodecTable& table, std::uint64_t number) {
         const BlockChunk chunk(table, number);
         const Input<Format> x(chunk.place.row);
         for (std::uint32_t lane = threads.index(); lane < kLanes; lane += threads.size()) {
@@ -114,15 +120,19 @@ struct QuantizeRanges {
                 shared.widen(lane, {value, value});
                 finite = finite && codec::is_finite(value);
             }
-            if (!finite) threads.mark(sent_by(table, static_cast<std::uint64_t>(table.rank)) + chunk.place.part);
+            if (!finite)
+                threads.mark(sent_by(table, static_cast<std::uint64_t>(table.rank)) +
+                             chunk.place.part);
         }
         fold_lanes(threads, [&](std::uint32_t lane, std::uint32_t other) { shared(lane, other); });
         if (!chunk.alone()) {
-            if (threads.index() == 0) static_cast<Range<Real>*>(table.partials)[chunk.partial()] = shared.range[0];
+            if (threads.index() == 0)
+                static_cast<Range<Real>*>(table.partials)[chunk.partial()] = shared.range[0];
             return;
         }
         const auto scale = codec::scale_of(shared.range[0].low, shared.range[0].high);
-        if (threads.index() == 0) reinterpret_cast<codec::Scale<Real>*>(chunk.packed)[chunk.block] = scale;
+        if (threads.index() == 0)
+            reinterpret_cast<codec::Scale<Real>*>(chunk.packed)[chunk.block] = scale;
         write_codes(threads, chunk, x, scale);
     }
 };
@@ -134,13 +144,15 @@ struct QuantizeScales {
     static constexpr int kThreads = kLanes;
 
     template <class Threads>
-    static LIBDDP_COOPERATIVE void work(const Threads& threads, Shared& shared, const CodecTable& table,
-                                        std::uint64_t number) {
+    static LIBDDP_COOPERATIVE void work(const Threads& threads, Shared& shared,
+                                        const CodecTable& table, std::uint64_t number) {
         const WholeBlock block(table, number);
-        const Range<Real>* partials = static_cast<const Range<Real>*>(table.partials) + block.first_partial;
+        const Range<Real>* partials =
+            static_cast<const Range<Real>*>(table.partials) + block.first_partial;
         for (std::uint32_t lane = threads.index(); lane < kLanes; lane += threads.size()) {
             shared.range[lane] = {0, 0};
-            for (std::uint64_t i = lane; i < block.cut.chunks; i += kLanes) shared.widen(lane, partials[i]);
+            for (std::uint64_t i = lane; i < block.cut.chunks; i += kLanes)
+                shared.widen(lane, partials[i]);
         }
         fold_lanes(threads, [&](std::uint32_t lane, std::uint32_t other) { shared(lane, other); });
         if (threads.index() == 0)
@@ -187,8 +199,8 @@ struct OneBitSums {
     static constexpr int kThreads = kLanes;
 
     template <class Threads>
-    static LIBDDP_COOPERATIVE void work(const Threads& threads, Shared& shared, const CodecTable& table,
-                                        std::uint64_t number) {
+    static LIBDDP_COOPERATIVE void work(const Threads& threads, Shared& shared,
+                                        const CodecTable& table, std::uint64_t number) {
         const BlockChunk chunk(table, number);
         const Input<Format> x(chunk.place.row);
         for (std::uint32_t lane = threads.index(); lane < kLanes; lane += threads.size()) {
@@ -204,11 +216,14 @@ struct OneBitSums {
             }
             shared.lanes.positive[lane] = positive;
             shared.lanes.other[lane] = other;
-            if (!finite) threads.mark(sent_by(table, static_cast<std::uint64_t>(table.rank)) + chunk.place.part);
+            if (!finite)
+                threads.mark(sent_by(table, static_cast<std::uint64_t>(table.rank)) +
+                             chunk.place.part);
         }
         threads.sync();
         write_bits(threads, shared, chunk);
-        fold_lanes(threads, [&](std::uint32_t lane, std::uint32_t other) { shared.lanes(lane, other); });
+        fold_lanes(threads,
+                   [&](std::uint32_t lane, std::uint32_t other) { shared.lanes(lane, other); });
         if (threads.index() != 0) return;
         if (chunk.alone())
             reinterpret_cast<codec::Levels<Real>*>(chunk.packed)[chunk.block] =
@@ -221,7 +236,8 @@ private:
     static_assert(codec::kSumChunk == 8 * kLanes, "a byte for each lane");
 
     template <class Threads>
-    static LIBDDP_COOPERATIVE void write_bits(const Threads& threads, Shared& shared, const BlockChunk& chunk) {
+    static LIBDDP_COOPERATIVE void write_bits(const Threads& threads, Shared& shared,
+                                              const BlockChunk& chunk) {
         unsigned char* bits = chunk.template body<Real>() + chunk.begin / 8;
         for (std::uint32_t lane = threads.index(); lane < kLanes; lane += threads.size()) {
             const auto word = load_word<std::uint64_t>(shared.positive + 8 * lane);
@@ -242,10 +258,11 @@ struct OneBitLevels {
     static constexpr int kThreads = kLanes;
 
     template <class Threads>
-    static LIBDDP_COOPERATIVE void work(const Threads& threads, Shared& shared, const CodecTable& table,
-                                        std::uint64_t number) {
+    static LIBDDP_COOPERATIVE void work(const Threads& threads, Shared& shared,
+                                        const CodecTable& table, std::uint64_t number) {
         const WholeBlock block(table, number);
-        const codec::Sums* partials = static_cast<const codec::Sums*>(table.partials) + block.first_partial;
+        const codec::Sums* partials =
+            static_cast<const codec::Sums*>(table.partials) + block.first_partial;
         for (std::uint32_t lane = threads.index(); lane < kLanes; lane += threads.size()) {
             codec::Sums sums;
             for (std::uint64_t i = lane; i < block.cut.chunks; i += kLanes) sums += partials[i];
@@ -268,16 +285,19 @@ constexpr std::uint32_t kTogether = 8;
 template <class Real>
 class QuantizeReader {
 public:
-    LIBDDP_EVERYWHERE QuantizeReader(const CodecTable& table, const CodecRow& row, std::uint64_t begin)
+    LIBDDP_EVERYWHERE QuantizeReader(const CodecTable& table, const CodecRow& row,
+                                     std::uint64_t begin)
         : begin_(begin),
           block_(codec::block_size(table.block, row.count)),
           first_(begin / block_),
           left_((first_ + 1) * block_ - begin),
           blocks_(codec::divide_up(row.count, block_)) {}
 
-    LIBDDP_EVERYWHERE void read(const unsigned char* packed, std::uint32_t n, Real (&values)[kTogether]) const {
+    LIBDDP_EVERYWHERE void read(const unsigned char* packed, std::uint32_t n,
+                                Real (&values)[kTogether]) const {
         const auto* scales = reinterpret_cast<const codec::Scale<Real>*>(packed);
-        const std::uint64_t codes = load_word<std::uint64_t>(packed + blocks_ * sizeof *scales + begin_);
+        const std::uint64_t codes =
+            load_word<std::uint64_t>(packed + blocks_ * sizeof *scales + begin_);
         const codec::Scale<Real>* at = scales + first_;
         codec::Scale<Real> scale = *at;
         std::uint64_t left = left_;
@@ -300,17 +320,21 @@ private:
 template <class Real>
 class OneBitReader {
 public:
-    LIBDDP_EVERYWHERE OneBitReader(const CodecTable& table, const CodecRow& row, std::uint64_t begin) {
+    LIBDDP_EVERYWHERE OneBitReader(const CodecTable& table, const CodecRow& row,
+                                   std::uint64_t begin) {
         const std::uint64_t block = codec::block_size(table.block, row.count);
         level_ = begin / block;
         bits_ = codec::divide_up(row.count, block) * sizeof(codec::Levels<Real>) + begin / 8;
     }
 
-    LIBDDP_EVERYWHERE void read(const unsigned char* packed, std::uint32_t, Real (&values)[kTogether]) const {
-        const codec::Levels<Real> levels = reinterpret_cast<const codec::Levels<Real>*>(packed)[level_];
+    LIBDDP_EVERYWHERE void read(const unsigned char* packed, std::uint32_t,
+                                Real (&values)[kTogether]) const {
+        const codec::Levels<Real> levels =
+            reinterpret_cast<const codec::Levels<Real>*>(packed)[level_];
         const std::uint32_t bits = packed[bits_];
         LIBDDP_UNROLL
-        for (std::uint32_t i = 0; i < kTogether; ++i) values[i] = (bits >> i) & 1u ? levels.positive : levels.other;
+        for (std::uint32_t i = 0; i < kTogether; ++i)
+            values[i] = (bits >> i) & 1u ? levels.positive : levels.other;
     }
 
 private:
@@ -327,13 +351,14 @@ struct AddUp {
     static constexpr std::uint64_t kChunk = std::uint64_t{kTogether} * kThreads;
 
     template <class Threads>
-    static LIBDDP_COOPERATIVE void work(const Threads& threads, Shared& shared, const CodecTable& table,
-                                        std::uint64_t number) {
+    static LIBDDP_COOPERATIVE void work(const Threads& threads, Shared& shared,
+                                        const CodecTable& table, std::uint64_t number) {
         const ChunkPlace place(table, number);
         const Stretch stretch(place.number, kChunk, place.row.count);
         const Input<Format> input(place.row);
         const bool spoilt = is_spoilt(threads, table, place.part, shared.spoilt);
-        for (std::uint32_t i = threads.index() * kTogether; i < stretch.count; i += threads.size() * kTogether) {
+        for (std::uint32_t i = threads.index() * kTogether; i < stretch.count;
+             i += threads.size() * kTogether) {
             const std::uint32_t n = stretch.count - i < kTogether ? stretch.count - i : kTogether;
             if (!spoilt) keep_and_add(table, place.row, input, stretch.begin + i, n);
             if (spoilt) spoil(input.gradient(stretch.begin + i), n);
@@ -344,7 +369,8 @@ private:
     using Stored = typename Format::Stored;
 
     static LIBDDP_COOPERATIVE void keep_and_add(const CodecTable& table, const CodecRow& row,
-                                                const Input<Format>& input, std::uint64_t begin, std::uint32_t n) {
+                                                const Input<Format>& input, std::uint64_t begin,
+                                                std::uint32_t n) {
         const Reader<Real> reader(table, row, begin);
         Real sums[kTogether] = {}, values[kTogether] = {};
         for (std::int32_t r = 0; r < table.world; ++r) {
@@ -361,14 +387,15 @@ private:
     }
 
     // Keeps the part of the gradient that this rank's bytes lack. The gradient is still its own.
-    static LIBDDP_COOPERATIVE void keep(const Input<Format>& input, std::uint64_t begin, std::uint32_t n,
-                                        const Real (&sent)[kTogether]) {
+    static LIBDDP_COOPERATIVE void keep(const Input<Format>& input, std::uint64_t begin,
+                                        std::uint32_t n, const Real (&sent)[kTogether]) {
         Stored gradient[kTogether];
         Real residual[kTogether];
         load_some(gradient, static_cast<const Stored*>(input.gradient(begin)), n);
         load_some(residual, static_cast<const Real*>(input.residual(begin)), n);
         LIBDDP_UNROLL
-        for (std::uint32_t i = 0; i < kTogether; ++i) residual[i] = Format::load(gradient[i]) + residual[i] - sent[i];
+        for (std::uint32_t i = 0; i < kTogether; ++i)
+            residual[i] = Format::load(gradient[i]) + residual[i] - sent[i];
         store_some(input.residual(begin), residual, n);
     }
 

@@ -1,7 +1,7 @@
-// The arguments of the kernels of codecs (kernels/codec.h), and their common code. Cooperating threads (everywhere.h)
-// run a kernel and take one chunk of work after another. All chunks of all parts are numbered in one sequence, so that
-// work is divided by bytes whatever the sizes of the parts. Plain C++ can include these files: tests run the kernels on
-// the CPU.
+// The arguments of the kernels of codecs (kernels/codec.h), and their common code. Cooperating
+// threads (everywhere.h) run a kernel and take one chunk of work after another. All chunks of all
+// parts are numbered in one sequence, so that work is divided by bytes whatever the sizes of the
+// parts. Plain C++ can include these files: tests run the kernels on the CPU.
 #pragma once
 
 #include <cstddef>
@@ -80,7 +80,8 @@ public:
     using Real = typename Format::Compute;
 
     LIBDDP_EVERYWHERE explicit Input(const CodecRow& row)
-        : gradient_(static_cast<Stored*>(row.gradient)), residual_(static_cast<Real*>(row.residual)) {}
+        : gradient_(static_cast<Stored*>(row.gradient)),
+          residual_(static_cast<Real*>(row.residual)) {}
 
     LIBDDP_EVERYWHERE Real operator[](std::uint64_t i) const {
         const Real x = Format::load(gradient_[i]);
@@ -88,7 +89,9 @@ public:
     }
     LIBDDP_EVERYWHERE Stored* gradient(std::uint64_t i) const { return gradient_ + i; }
     // Null: none is kept.
-    LIBDDP_EVERYWHERE Real* residual(std::uint64_t i) const { return residual_ ? residual_ + i : nullptr; }
+    LIBDDP_EVERYWHERE Real* residual(std::uint64_t i) const {
+        return residual_ ? residual_ + i : nullptr;
+    }
 
 private:
     Stored* const gradient_;
@@ -109,31 +112,35 @@ LIBDDP_EVERYWHERE Word load_word(const unsigned char* from) {
 
 // The share of one block in a kernel's work on a table: every n-th chunk from a first one on.
 template <class Kernel, class Threads>
-LIBDDP_COOPERATIVE void work_on_chunks(const Threads& threads, typename Kernel::Shared& shared, const CodecTable& table,
-                                       std::uint64_t first, std::uint64_t stride) {
+LIBDDP_COOPERATIVE void work_on_chunks(const Threads& threads, typename Kernel::Shared& shared,
+                                       const CodecTable& table, std::uint64_t first,
+                                       std::uint64_t stride) {
     for (std::uint64_t chunk = first; chunk < table.chunks; chunk += stride) {
         Kernel::work(threads, shared, table, chunk);
         threads.sync();  // what is shared is written anew
     }
 }
 
-// Calls combine(lane, other) until lane 0 has what all lanes hold: in halves, as codec_arithmetic.h says. All see the result.
+// Calls combine(lane, other) until lane 0 has what all lanes hold: in halves, as codec_arithmetic.h
+// says. All see the result.
 template <class Threads, class Combine>
 LIBDDP_COOPERATIVE void fold_lanes(const Threads& threads, Combine combine) {
     for (std::uint32_t half = kLanes / 2; half > 0; half /= 2) {
         threads.sync();
-        for (std::uint32_t lane = threads.index(); lane < half; lane += threads.size()) combine(lane, lane + half);
+        for (std::uint32_t lane = threads.index(); lane < half; lane += threads.size())
+            combine(lane, lane + half);
     }
     threads.sync();
 }
 
 // Whether a rank has marked the part as not finite. flag: what the threads share.
 template <class Threads>
-LIBDDP_COOPERATIVE bool is_spoilt(const Threads& threads, const CodecTable& table, std::uint64_t part,
-                                  std::uint8_t& flag) {
+LIBDDP_COOPERATIVE bool is_spoilt(const Threads& threads, const CodecTable& table,
+                                  std::uint64_t part, std::uint8_t& flag) {
     if (threads.index() == 0) flag = 0;
     threads.sync();
-    for (std::uint32_t r = threads.index(); r < static_cast<std::uint32_t>(table.world); r += threads.size())
+    for (std::uint32_t r = threads.index(); r < static_cast<std::uint32_t>(table.world);
+         r += threads.size())
         if (sent_by(table, r)[part] != 0) threads.mark(&flag);
     threads.sync();
     return flag != 0;

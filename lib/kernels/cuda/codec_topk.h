@@ -1,14 +1,15 @@
-// Kernels of top-k. The bound, the k-th largest magnitude, is found from its highest bits down: for each digit all
-// blocks count which digits the numbers have that begin as the bound does, and one block for each part chooses. Then
-// chunks are told where their numbers go, which are written in ascending order of their places, those at the bound as
-// long as there is room.
+// Kernels of top-k. The bound, the k-th largest magnitude, is found from its highest bits down: for
+// each digit all blocks count which digits the numbers have that begin as the bound does, and one
+// block for each part chooses. Then chunks are told where their numbers go, which are written in
+// ascending order of their places, those at the bound as long as there is room.
 #pragma once
 
 #include "kernels/cuda/codec_table.h"
 
 namespace libddp::cuda {
 
-constexpr std::uint64_t kSearchChunk = 16384;  // elements: many more than there are counts to be added up
+// elements: many more than there are counts to be added up
+constexpr std::uint64_t kSearchChunk = 16384;
 constexpr std::uint64_t kScatterChunk = 2048;  // whose sums a block holds
 
 // The state of the search for a part's bound.
@@ -26,7 +27,8 @@ struct Found {
 LIBDDP_EVERYWHERE Search& search_of(const CodecTable& table, const ChunkPlace& place) {
     return static_cast<Search*>(table.searches)[place.index];
 }
-LIBDDP_EVERYWHERE Found& found_in(const CodecTable& table, const ChunkPlace& place, std::uint64_t chunk) {
+LIBDDP_EVERYWHERE Found& found_in(const CodecTable& table, const ChunkPlace& place,
+                                  std::uint64_t chunk) {
     return static_cast<Found*>(table.partials)[place.row.first_partial + chunk];
 }
 
@@ -37,7 +39,8 @@ LIBDDP_COOPERATIVE const T* sum_before(const Threads& threads, T (&values)[2][kL
     int from = 0;
     for (std::uint32_t reach = 1; reach < kLanes; reach *= 2, from = 1 - from) {
         for (std::uint32_t lane = threads.index(); lane < kLanes; lane += threads.size())
-            values[1 - from][lane] = values[from][lane] + (lane >= reach ? values[from][lane - reach] : 0);
+            values[1 - from][lane] =
+                values[from][lane] + (lane >= reach ? values[from][lane - reach] : 0);
         threads.sync();
     }
     for (std::uint32_t lane = threads.index(); lane < kLanes; lane += threads.size())
@@ -57,15 +60,16 @@ struct TopKCount {
     static constexpr int kThreads = 512;
 
     template <class Threads>
-    static LIBDDP_COOPERATIVE void work(const Threads& threads, Shared& shared, const CodecTable& table,
-                                        std::uint64_t number) {
+    static LIBDDP_COOPERATIVE void work(const Threads& threads, Shared& shared,
+                                        const CodecTable& table, std::uint64_t number) {
         const ChunkPlace place(table, number);
         const Stretch stretch(place.number, kSearchChunk, place.row.count);
         const Input<Format> x(place.row);
         Search& search = search_of(table, place);
         const Bits begins_as = static_cast<Bits>(search.bound) >> (table.left + table.digit);
         const Bits mask = (Bits{1} << table.digit) - 1;
-        for (std::uint32_t i = threads.index(); i < codec::kDigitValues; i += threads.size()) shared.counts[i] = 0;
+        for (std::uint32_t i = threads.index(); i < codec::kDigitValues; i += threads.size())
+            shared.counts[i] = 0;
         threads.sync();
         bool finite = true;
         for (std::uint32_t i = threads.index(); i < stretch.count; i += threads.size()) {
@@ -74,10 +78,12 @@ struct TopKCount {
             const Bits bits = codec::magnitude(value) >> table.left;
             if (bits >> table.digit == begins_as) threads.add(&shared.counts[bits & mask], 1);
         }
-        if (!finite) threads.mark(sent_by(table, static_cast<std::uint64_t>(table.rank)) + place.part);
+        if (!finite)
+            threads.mark(sent_by(table, static_cast<std::uint64_t>(table.rank)) + place.part);
         threads.sync();
         for (std::uint32_t i = threads.index(); i < codec::kDigitValues; i += threads.size())
-            if (shared.counts[i] != 0) threads.add(&search.counts[i], std::uint64_t{shared.counts[i]});
+            if (shared.counts[i] != 0)
+                threads.add(&search.counts[i], std::uint64_t{shared.counts[i]});
     }
 };
 
@@ -90,15 +96,16 @@ struct TopKChoose {
     static constexpr int kThreads = kLanes;
 
     template <class Threads>
-    static LIBDDP_COOPERATIVE void work(const Threads& threads, Shared& shared, const CodecTable& table,
-                                        std::uint64_t number) {
+    static LIBDDP_COOPERATIVE void work(const Threads& threads, Shared& shared,
+                                        const CodecTable& table, std::uint64_t number) {
         const ChunkPlace place(table, number);
         Search& search = search_of(table, place);
         const bool first = table.left + table.digit == codec::kMagnitudeBits<Real>;
         const Known known{search.bound, first ? place.row.kept : search.room};
         for (std::uint32_t lane = threads.index(); lane < kLanes; lane += threads.size()) {
             shared.counts[0][lane] = 0;
-            for (std::uint32_t i = 0; i < kEach; ++i) shared.counts[0][lane] += search.counts[value_of(lane, i)];
+            for (std::uint32_t i = 0; i < kEach; ++i)
+                shared.counts[0][lane] += search.counts[value_of(lane, i)];
         }
         const std::uint64_t* larger = sum_before(threads, shared.counts);
         for (std::uint32_t lane = threads.index(); lane < kLanes; lane += threads.size())
@@ -117,8 +124,9 @@ private:
     }
 
     // Only one lane finds it among its values. All leave zeros for the next digit.
-    static LIBDDP_COOPERATIVE void choose(const CodecTable& table, Search& search, std::uint32_t lane,
-                                          const Known& known, std::uint64_t larger) {
+    static LIBDDP_COOPERATIVE void choose(const CodecTable& table, Search& search,
+                                          std::uint32_t lane, const Known& known,
+                                          std::uint64_t larger) {
         for (std::uint32_t i = 0; i < kEach; ++i) {
             const std::uint32_t value = value_of(lane, i);
             const std::uint64_t count = search.counts[value];
@@ -151,8 +159,8 @@ struct TopKFind {
     static constexpr int kThreads = 256;
 
     template <class Threads>
-    static LIBDDP_COOPERATIVE void work(const Threads& threads, Shared& shared, const CodecTable& table,
-                                        std::uint64_t number) {
+    static LIBDDP_COOPERATIVE void work(const Threads& threads, Shared& shared,
+                                        const CodecTable& table, std::uint64_t number) {
         const ChunkPlace place(table, number);
         const Stretch stretch(place.number, kSearchChunk, place.row.count);
         const Input<Format> x(place.row);
@@ -172,7 +180,8 @@ struct TopKFind {
     }
 };
 
-// For each part: from how many its chunks hold to how many all chunks before hold. A lane adds up chunks that follow each other.
+// For each part: from how many its chunks hold to how many all chunks before hold. A lane adds up
+// chunks that follow each other.
 struct TopKPlaces {
     struct Shared {
         std::uint64_t above[2][kLanes], at[2][kLanes];
@@ -180,12 +189,14 @@ struct TopKPlaces {
     static constexpr int kThreads = kLanes;
 
     template <class Threads>
-    static LIBDDP_COOPERATIVE void work(const Threads& threads, Shared& shared, const CodecTable& table,
-                                        std::uint64_t number) {
+    static LIBDDP_COOPERATIVE void work(const Threads& threads, Shared& shared,
+                                        const CodecTable& table, std::uint64_t number) {
         const ChunkPlace place(table, number);
         const std::uint64_t chunks = codec::divide_up(place.row.count, kSearchChunk);
         const std::uint64_t each = codec::divide_up(chunks, kLanes);
-        const auto end_of = [&](std::uint32_t lane) { return (lane + 1) * each < chunks ? (lane + 1) * each : chunks; };
+        const auto end_of = [&](std::uint32_t lane) {
+            return (lane + 1) * each < chunks ? (lane + 1) * each : chunks;
+        };
         for (std::uint32_t lane = threads.index(); lane < kLanes; lane += threads.size()) {
             Found sum{0, 0};
             for (std::uint64_t chunk = lane * each; chunk < end_of(lane); ++chunk) {
@@ -225,7 +236,8 @@ struct Sent {
 template <class Format>
 struct TopKWrite {
     using Real = typename Format::Compute;
-    static constexpr std::uint32_t kRun = kSearchChunk / kLanes;  // elements of a lane, that follow each other
+    // elements of a lane, that follow each other
+    static constexpr std::uint32_t kRun = kSearchChunk / kLanes;
     struct Shared {
         alignas(4) std::uint8_t kinds[kLanes][kRun + 4];  // lanes begin in different banks
         std::uint32_t above[2][kLanes], at[2][kLanes];
@@ -233,17 +245,19 @@ struct TopKWrite {
     static constexpr int kThreads = kLanes;
 
     template <class Threads>
-    static LIBDDP_COOPERATIVE void work(const Threads& threads, Shared& shared, const CodecTable& table,
-                                        std::uint64_t number) {
+    static LIBDDP_COOPERATIVE void work(const Threads& threads, Shared& shared,
+                                        const CodecTable& table, std::uint64_t number) {
         const ChunkPlace place(table, number);
         const Stretch stretch(place.number, kSearchChunk, place.row.count);
         const Input<Format> x(place.row);
         const Search& search = search_of(table, place);
         const auto bound = static_cast<codec::Bits<Real>>(search.bound);
         for (std::uint32_t i = threads.index(); i < kSearchChunk; i += threads.size())
-            shared.kinds[i / kRun][i % kRun] = i < stretch.count ? standing(x[stretch.begin + i], bound) : kBelow;
+            shared.kinds[i / kRun][i % kRun] =
+                i < stretch.count ? standing(x[stretch.begin + i], bound) : kBelow;
         threads.sync();
-        for (std::uint32_t lane = threads.index(); lane < kLanes; lane += threads.size()) count(shared, lane);
+        for (std::uint32_t lane = threads.index(); lane < kLanes; lane += threads.size())
+            count(shared, lane);
         const std::uint32_t* above = sum_before(threads, shared.above);
         const std::uint32_t* at = sum_before(threads, shared.at);
         const Found before = found_in(table, place, place.number);
@@ -255,8 +269,12 @@ struct TopKWrite {
 
 private:
     // Four kinds in one word.
-    static LIBDDP_COOPERATIVE std::uint32_t four(const std::uint8_t* kinds) { return load_word<std::uint32_t>(kinds); }
-    static LIBDDP_COOPERATIVE std::uint32_t sum_of_bytes(std::uint32_t word) { return word * 0x01010101u >> 24; }
+    static LIBDDP_COOPERATIVE std::uint32_t four(const std::uint8_t* kinds) {
+        return load_word<std::uint32_t>(kinds);
+    }
+    static LIBDDP_COOPERATIVE std::uint32_t sum_of_bytes(std::uint32_t word) {
+        return word * 0x01010101u >> 24;
+    }
 
     static LIBDDP_COOPERATIVE void count(Shared& shared, std::uint32_t lane) {
         std::uint32_t above = 0, at = 0;
@@ -270,8 +288,9 @@ private:
     }
 
     // before: how many come before these.
-    static LIBDDP_COOPERATIVE void write(const std::uint8_t* kinds, const Input<Format>& x, std::uint64_t begin,
-                                         Found before, std::uint64_t room, const Sent<Real>& sent) {
+    static LIBDDP_COOPERATIVE void write(const std::uint8_t* kinds, const Input<Format>& x,
+                                         std::uint64_t begin, Found before, std::uint64_t room,
+                                         const Sent<Real>& sent) {
         for (std::uint32_t i = 0; i < kRun; ++i) {
             if (i % 4 == 0 && four(kinds + i) == 0) {
                 i += 3;
@@ -288,7 +307,8 @@ private:
     }
 };
 
-// For each chunk: the sum of what the ranks have sent of it, in their order, and what this rank has not sent.
+// For each chunk: the sum of what the ranks have sent of it, in their order, and what this rank has
+// not sent.
 template <class Format>
 struct TopKAddUp {
     using Real = typename Format::Compute;
@@ -302,8 +322,8 @@ struct TopKAddUp {
     static constexpr int kThreads = 256;
 
     template <class Threads>
-    static LIBDDP_COOPERATIVE void work(const Threads& threads, Shared& shared, const CodecTable& table,
-                                        std::uint64_t number) {
+    static LIBDDP_COOPERATIVE void work(const Threads& threads, Shared& shared,
+                                        const CodecTable& table, std::uint64_t number) {
         const ChunkPlace place(table, number);
         const Stretch stretch(place.number, kScatterChunk, place.row.count);
         const Input<Format> input(place.row);
@@ -314,31 +334,36 @@ struct TopKAddUp {
         }
         const auto world = static_cast<std::uint32_t>(table.world);
         for (std::uint32_t first = 0; first < world && !spoilt; first += kRanks)
-            scatter(threads, shared, table, place, stretch, first, world - first < kRanks ? world - first : kRanks);
+            scatter(threads, shared, table, place, stretch, first,
+                    world - first < kRanks ? world - first : kRanks);
         threads.sync();
         for (std::uint32_t i = threads.index(); i < stretch.count; i += threads.size()) {
             // Nothing is left of an element that is sent.
             if (input.residual(0) && !spoilt)
                 *input.residual(stretch.begin + i) = shared.sent[i] ? 0 : input[stretch.begin + i];
-            *input.gradient(stretch.begin + i) = Format::store(shared.sums[i] * static_cast<Real>(table.scale));
+            *input.gradient(stretch.begin + i) =
+                Format::store(shared.sums[i] * static_cast<Real>(table.scale));
         }
     }
 
 private:
     template <class Threads>
-    static LIBDDP_COOPERATIVE void scatter(const Threads& threads, Shared& shared, const CodecTable& table,
-                                           const ChunkPlace& place, const Stretch& stretch, std::uint32_t first,
+    static LIBDDP_COOPERATIVE void scatter(const Threads& threads, Shared& shared,
+                                           const CodecTable& table, const ChunkPlace& place,
+                                           const Stretch& stretch, std::uint32_t first,
                                            std::uint32_t ranks) {
         threads.sync();
         for (std::uint32_t r = threads.index(); r < ranks; r += threads.size()) {
             const Sent<Real> sent(table, place.row, first + r);
             shared.first[r] = lower_bound(sent.places, place.row.kept, stretch.begin);
-            shared.last[r] = lower_bound(sent.places, place.row.kept, stretch.begin + stretch.count);
+            shared.last[r] =
+                lower_bound(sent.places, place.row.kept, stretch.begin + stretch.count);
         }
         for (std::uint32_t r = 0; r < ranks; ++r) {
             threads.sync();
             const Sent<Real> sent(table, place.row, first + r);
-            for (std::uint64_t i = shared.first[r] + threads.index(); i < shared.last[r]; i += threads.size()) {
+            for (std::uint64_t i = shared.first[r] + threads.index(); i < shared.last[r];
+                 i += threads.size()) {
                 const auto at = static_cast<std::uint32_t>(sent.places[i] - stretch.begin);
                 shared.sums[at] += sent.values[i];
                 if (first + r == static_cast<std::uint32_t>(table.rank)) shared.sent[at] = 1;
@@ -347,8 +372,8 @@ private:
     }
 
     // How many places are below.
-    static LIBDDP_COOPERATIVE std::uint64_t lower_bound(const std::uint32_t* places, std::uint64_t count,
-                                                        std::uint64_t bound) {
+    static LIBDDP_COOPERATIVE std::uint64_t lower_bound(const std::uint32_t* places,
+                                                        std::uint64_t count, std::uint64_t bound) {
         std::uint64_t low = 0, high = count;
         while (low < high) {
             const std::uint64_t middle = (low + high) / 2;

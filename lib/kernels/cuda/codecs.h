@@ -1,6 +1,7 @@
 // Which kernels pack and unpack a batch, in which order, for whoever can run them. Plain C++.
 //
-// Run has start<Kernel>(table), which enqueues the kernel's work on all chunks of the table, and zero(memory, bytes).
+// Run has start<Kernel>(table), which enqueues the kernel's work on all chunks of the table, and
+// zero(memory, bytes).
 #pragma once
 
 #include <algorithm>
@@ -27,11 +28,13 @@ void each_codec_table(const ddp_codec_batch& batch, double scale, Use use) {
     table.world = batch.world;
     for (std::size_t first = 0; first < batch.part_count; first += kCodecRows) {
         table.first_part = static_cast<std::int32_t>(first);
-        table.rows = static_cast<std::int32_t>(std::min<std::size_t>(kCodecRows, batch.part_count - first));
+        table.rows =
+            static_cast<std::int32_t>(std::min<std::size_t>(kCodecRows, batch.part_count - first));
         for (std::int32_t i = 0; i < table.rows; ++i) {
             const ddp_codec_part& part = batch.parts[first + static_cast<std::size_t>(i)];
             table.row[i] = {part.gradient, part.residual, part.count, part.packed, 0, 0, 0};
-            if (batch.codec.kind == DDP_CODEC_TOPK) table.row[i].kept = topk_count(batch.codec, part.count);
+            if (batch.codec.kind == DDP_CODEC_TOPK)
+                table.row[i].kept = topk_count(batch.codec, part.count);
         }
         use(table);
     }
@@ -60,12 +63,14 @@ std::uint64_t number_partials(CodecTable& table, PartialsOf partials_of) {
 
 // BLOCKS
 
-inline std::uint64_t chunks_of_blocks(const CodecTable& table, const CodecRow& row, bool of_several) {
+inline std::uint64_t chunks_of_blocks(const CodecTable& table, const CodecRow& row,
+                                      bool of_several) {
     const BlockCut cut(table, row);
     return of_several && cut.chunks == 1 ? 0 : cut.blocks * cut.chunks;
 }
 
-// Chunks leaves something of each block of several chunks, of which Blocks makes what belongs into the packed bytes.
+// Chunks leaves something of each block of several chunks, of which Blocks makes what belongs into
+// the packed bytes.
 template <class Chunks, class Blocks, class Run>
 void encode_blocks(CodecTable& table, const Run& run) {
     number_partials(table, [&](const CodecRow& row) { return chunks_of_blocks(table, row, true); });
@@ -102,7 +107,9 @@ void encode_topk(CodecTable& table, const Run& run) {
     const std::uint64_t chunks = number_partials(table, search_chunks);
     table.searches = static_cast<Found*>(table.partials) + chunks;
     run.zero(table.searches, static_cast<std::size_t>(table.rows) * sizeof(Search));
-    const auto for_parts = [&] { number_chunks(table, [](const CodecRow&) { return std::uint64_t{1}; }); };
+    const auto for_parts = [&] {
+        number_chunks(table, [](const CodecRow&) { return std::uint64_t{1}; });
+    };
     for (table.left = codec::kMagnitudeBits<Real>; table.left > 0;) {
         table.digit = std::min(table.left, codec::kDigit);
         table.left -= table.digit;
@@ -129,7 +136,9 @@ inline std::size_t codec_scratch(const ddp_codec_batch& batch) {
             bytes = number_partials(table, search_chunks) * sizeof(Found) +
                     static_cast<std::size_t>(table.rows) * sizeof(Search);
         else
-            bytes = number_partials(table, [&](const CodecRow& row) { return chunks_of_blocks(table, row, true); }) *
+            bytes = number_partials(
+                        table,
+                        [&](const CodecRow& row) { return chunks_of_blocks(table, row, true); }) *
                     std::max(sizeof(Range<double>), sizeof(codec::Sums));
         most = std::max(most, bytes);
     });
@@ -138,7 +147,8 @@ inline std::size_t codec_scratch(const ddp_codec_batch& batch) {
 
 template <class Run>
 void encode_batch(const ddp_codec_batch& batch, const Run& run) {
-    run.zero(static_cast<unsigned char*>(batch.gathered) + static_cast<std::size_t>(batch.rank) * batch.size,
+    run.zero(static_cast<unsigned char*>(batch.gathered) +
+                 static_cast<std::size_t>(batch.rank) * batch.size,
              batch.part_count);
     with_floating(batch.dtype, [&](auto format) {
         using Format = decltype(format);
@@ -157,7 +167,8 @@ void encode_batch(const ddp_codec_batch& batch, const Run& run) {
 
 template <class Kernel, class Run>
 void add_up(CodecTable& table, std::uint64_t chunk, const Run& run) {
-    number_chunks(table, [chunk](const CodecRow& row) { return codec::divide_up(row.count, chunk); });
+    number_chunks(table,
+                  [chunk](const CodecRow& row) { return codec::divide_up(row.count, chunk); });
     run.template start<Kernel>(table);
 }
 

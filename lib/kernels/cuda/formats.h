@@ -1,5 +1,6 @@
-// How elements lie in memory and what they are while a kernel computes with them. Plain C++ can include this file, so that a
-// test runs on the CPU what kernels run; only the instructions that round f32 to 16 bits are the GPU's own there.
+// How elements lie in memory and what they are while a kernel computes with them. Plain C++ can
+// include this file, so that a test runs on the CPU what kernels run; only the instructions that
+// round f32 to 16 bits are the GPU's own there.
 #pragma once
 
 #include <cstdint>
@@ -80,15 +81,16 @@ LIBDDP_EVERYWHERE float f16_to_f32(std::uint16_t half) {
     return __half2float(__ushort_as_half(half));
 #else
     const std::uint32_t magnitude = half & 0x7fffu, sign = (half & 0x8000u) << 16;
-    if (magnitude >= 0x7c00u) return bits_as<float>(sign | 0x7f800000u | (magnitude & 0x3ffu) << 13);
+    if (magnitude >= 0x7c00u)
+        return bits_as<float>(sign | 0x7f800000u | (magnitude & 0x3ffu) << 13);
     if (magnitude >= 0x400u) return bits_as<float>(sign | ((magnitude << 13) + (112u << 23)));
     const float subnormal = static_cast<float>(magnitude) * 0x1p-24f;
     return bits_as<float>(sign | bits_as<std::uint32_t>(subnormal));
 #endif
 }
 
-// Rounds to f32 so that rounding once more, to 16 bits, gives what one rounding would have given: truncated, with the last bit
-// set if anything was lost.
+// Rounds to f32 so that rounding once more, to 16 bits, gives what one rounding would have given:
+// truncated, with the last bit set if anything was lost.
 LIBDDP_EVERYWHERE float round_to_odd(double value) {
     const float nearest = static_cast<float>(value);
     const double back = nearest;

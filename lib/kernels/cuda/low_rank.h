@@ -1,10 +1,10 @@
-// The products of a large matrix with thin ones, and the work on thin ones, as blocks of a kernel do them. Plain C++
-// can include this file: a test runs it on the CPU.
+// The products of a large matrix with thin ones, and the work on thin ones, as blocks of a kernel
+// do them. Plain C++ can include this file: a test runs it on the CPU.
 //
-// M = gradient + error is formed where it is read, and all matrices of a list are in one launch: a library's products
-// would need M in memory and a launch each. Work is divided into blocks of like size, counted through all matrices. All
-// three products are bound by memory. Every sum has one order, whatever the number of threads: each lane adds up its
-// elements, then lanes are added.
+// M = gradient + error is formed where it is read, and all matrices of a list are in one launch: a
+// library's products would need M in memory and a launch each. Work is divided into blocks of like
+// size, counted through all matrices. All three products are bound by memory. Every sum has one
+// order, whatever the number of threads: each lane adds up its elements, then lanes are added.
 #pragma once
 
 #include <cstddef>
@@ -51,8 +51,8 @@ struct LowRankView {
     T* error;
     T *p, *q, *own_q;
     std::uint64_t columns;
-    // There is an error, and everything that is read or written together exists and is aligned. The products then load without branches,
-    // so that a GPU starts all loads before it waits for one.
+    // There is an error, and everything that is read or written together exists and is aligned. The
+    // products then load without branches, so that a GPU starts all loads before it waits for one.
     bool whole;
 
     explicit LIBDDP_EVERYWHERE LowRankView(const ddp_low_rank& m)
@@ -63,8 +63,8 @@ struct LowRankView {
           own_q(static_cast<T*>(m.own_q)),
           columns(m.columns),
           whole(error != nullptr && m.columns % kWide == 0 && m.q_stride % kWide == 0 &&
-                is_aligned<Stored, kWide>(gradient) && is_aligned<T, kWide>(error) && is_aligned<T, kWide>(q) &&
-                is_aligned<T, kWide>(own_q)) {}
+                is_aligned<Stored, kWide>(gradient) && is_aligned<T, kWide>(error) &&
+                is_aligned<T, kWide>(q) && is_aligned<T, kWide>(own_q)) {}
 };
 
 // A thread's columns of a row of M, as they lie in memory.
@@ -76,8 +76,8 @@ struct LowRankPiece {
 
     // The first n; the others are zero.
     template <bool kWhole>
-    LIBDDP_EVERYWHERE void load(const LowRankView<Format>& view, std::uint64_t row, std::uint64_t column,
-                                std::uint32_t n) {
+    LIBDDP_EVERYWHERE void load(const LowRankView<Format>& view, std::uint64_t row,
+                                std::uint64_t column, std::uint32_t n) {
         const std::uint64_t at = row * view.columns + column;
         if constexpr (kWhole) {
             load_aligned(gradient, view.gradient + at);
@@ -107,7 +107,8 @@ LIBDDP_EVERYWHERE void load_q(T (&values)[kWide], const T* from, std::uint32_t n
 // P = M Q. A block has a few rows: each warp has four, so that what is loaded of Q serves them all.
 struct Project {
     static constexpr bool kTiled = true;
-    static constexpr std::uint32_t kThreads = 128, kLanes = 32, kHeight = 4, kRows = kThreads / kLanes * kHeight;
+    static constexpr std::uint32_t kThreads = 128, kLanes = 32, kHeight = 4,
+                                   kRows = kThreads / kLanes * kHeight;
 
     // For kTile columns of Q at a time.
     template <class T, std::uint32_t kTile>
@@ -116,18 +117,24 @@ struct Project {
         T lanes[kSums][kLanes + 1];
     };
 
-    static LIBDDP_EVERYWHERE std::uint64_t blocks_of(const ddp_low_rank& m) { return (m.rows + kRows - 1) / kRows; }
+    static LIBDDP_EVERYWHERE std::uint64_t blocks_of(const ddp_low_rank& m) {
+        return (m.rows + kRows - 1) / kRows;
+    }
 
     template <class Format, std::uint32_t kTile, class Threads>
-    static LIBDDP_COOPERATIVE void run(const Threads& threads, Shared<typename Format::Compute, kTile>& shared,
+    static LIBDDP_COOPERATIVE void run(const Threads& threads,
+                                       Shared<typename Format::Compute, kTile>& shared,
                                        const ddp_low_rank& m, std::uint64_t block) {
-        for (std::uint32_t k = 0; k < m.rank; k += kTile) run_tile<Format, kTile>(threads, shared, m, block * kRows, k);
+        for (std::uint32_t k = 0; k < m.rank; k += kTile)
+            run_tile<Format, kTile>(threads, shared, m, block * kRows, k);
     }
 
 private:
     template <class Format, std::uint32_t kTile, class Threads>
-    static LIBDDP_COOPERATIVE void run_tile(const Threads& threads, Shared<typename Format::Compute, kTile>& shared,
-                                            const ddp_low_rank& m, std::uint64_t top, std::uint32_t column) {
+    static LIBDDP_COOPERATIVE void run_tile(const Threads& threads,
+                                            Shared<typename Format::Compute, kTile>& shared,
+                                            const ddp_low_rank& m, std::uint64_t top,
+                                            std::uint32_t column) {
         using T = typename Format::Compute;
         const LowRankView<Format> view(m);
         for (std::uint32_t v = threads.index(); v < kThreads; v += threads.size()) {
@@ -140,7 +147,8 @@ private:
             LIBDDP_UNROLL
             for (std::uint32_t r = 0; r < kHeight; ++r) {
                 LIBDDP_UNROLL
-                for (std::uint32_t k = 0; k < kTile; ++k) shared.lanes[(first + r) * kTile + k][lane] = sums[r][k];
+                for (std::uint32_t k = 0; k < kTile; ++k)
+                    shared.lanes[(first + r) * kTile + k][lane] = sums[r][k];
             }
         }
         threads.sync();
@@ -154,11 +162,13 @@ private:
         threads.sync();
     }
 
-    // A lane's share of four rows. Instead of rows and columns of Q that are not there it reads the last ones, for sums that
-    // nobody wants.
-    template <bool kWhole, class Format, class T, std::uint32_t kSumsHeight, std::uint32_t kSumsTile>
-    static LIBDDP_COOPERATIVE void add_up(T (&sums)[kSumsHeight][kSumsTile], const LowRankView<Format>& view,
-                                          const ddp_low_rank& m, std::uint64_t top, std::uint32_t column,
+    // A lane's share of four rows. Instead of rows and columns of Q that are not there it reads the
+    // last ones, for sums that nobody wants.
+    template <bool kWhole, class Format, class T, std::uint32_t kSumsHeight,
+              std::uint32_t kSumsTile>
+    static LIBDDP_COOPERATIVE void add_up(T (&sums)[kSumsHeight][kSumsTile],
+                                          const LowRankView<Format>& view, const ddp_low_rank& m,
+                                          std::uint64_t top, std::uint32_t column,
                                           std::uint32_t lane) {
         for (std::uint64_t j = lane * kWide; j < m.columns; j += kLanes * kWide) {
             const std::uint32_t n = columns_there(m, j);
@@ -166,11 +176,13 @@ private:
             LowRankPiece<Format> pieces[kSumsHeight];
             LIBDDP_UNROLL
             for (std::uint32_t r = 0; r < kSumsHeight; ++r)
-                pieces[r].template load<kWhole>(view, top + r < m.rows ? top + r : m.rows - 1, j, n);
+                pieces[r].template load<kWhole>(view, top + r < m.rows ? top + r : m.rows - 1, j,
+                                                n);
             LIBDDP_UNROLL
             for (std::uint32_t k = 0; k < kSumsTile; ++k) {
                 const std::uint64_t there = column + k < m.rank ? column + k : m.rank - 1;
-                load_q<kWhole>(factors[k], static_cast<const T*>(view.q + there * m.q_stride + j), n);
+                load_q<kWhole>(factors[k], static_cast<const T*>(view.q + there * m.q_stride + j),
+                               n);
             }
             LIBDDP_UNROLL
             for (std::uint32_t r = 0; r < kSumsHeight; ++r) {
@@ -178,18 +190,20 @@ private:
                 for (std::uint32_t w = 0; w < kWide; ++w) {
                     const T value = pieces[r].template value<kWhole>(view, w);
                     LIBDDP_UNROLL
-                    for (std::uint32_t k = 0; k < kSumsTile; ++k) sums[r][k] += value * factors[k][w];
+                    for (std::uint32_t k = 0; k < kSumsTile; ++k)
+                        sums[r][k] += value * factors[k][w];
                 }
             }
         }
     }
 };
 
-// own_q += M^T P. A block has four columns for each lane of a warp, and a part of the rows: each warp adds up every kWarps-th.
-// Where there are several parts they are added up afterwards.
+// own_q += M^T P. A block has four columns for each lane of a warp, and a part of the rows: each
+// warp adds up every kWarps-th. Where there are several parts they are added up afterwards.
 struct ProjectBack {
     static constexpr bool kTiled = true;
-    static constexpr std::uint32_t kThreads = 256, kLanes = 32, kWarps = kThreads / kLanes, kColumns = kLanes * kWide;
+    static constexpr std::uint32_t kThreads = 256, kLanes = 32, kWarps = kThreads / kLanes,
+                                   kColumns = kLanes * kWide;
     static constexpr std::uint32_t kPartRows = DDP_LOW_RANK_PART_ROWS;
 
     template <class T, std::uint32_t kTile>
@@ -206,24 +220,31 @@ struct ProjectBack {
     }
 
     template <class Format, std::uint32_t kTile, class Threads>
-    static LIBDDP_COOPERATIVE void run(const Threads& threads, Shared<typename Format::Compute, kTile>& shared,
+    static LIBDDP_COOPERATIVE void run(const Threads& threads,
+                                       Shared<typename Format::Compute, kTile>& shared,
                                        const ddp_low_rank& m, std::uint64_t block) {
-        const std::uint64_t part = block / blocks_across(m), left = block % blocks_across(m) * kColumns;
-        for (std::uint32_t k = 0; k < m.rank; k += kTile) run_tile<Format, kTile>(threads, shared, m, part, left, k);
+        const std::uint64_t part = block / blocks_across(m),
+                            left = block % blocks_across(m) * kColumns;
+        for (std::uint32_t k = 0; k < m.rank; k += kTile)
+            run_tile<Format, kTile>(threads, shared, m, part, left, k);
     }
 
 private:
     template <class Format, std::uint32_t kTile, class Threads>
-    static LIBDDP_COOPERATIVE void run_tile(const Threads& threads, Shared<typename Format::Compute, kTile>& shared,
-                                            const ddp_low_rank& m, std::uint64_t part, std::uint64_t left,
-                                            std::uint32_t column) {
+    static LIBDDP_COOPERATIVE void run_tile(const Threads& threads,
+                                            Shared<typename Format::Compute, kTile>& shared,
+                                            const ddp_low_rank& m, std::uint64_t part,
+                                            std::uint64_t left, std::uint32_t column) {
         using T = typename Format::Compute;
         const LowRankView<Format> view(m);
         const std::uint64_t top = part * kPartRows;
-        const auto rows = static_cast<std::uint32_t>(m.rows - top < kPartRows ? m.rows - top : kPartRows);
+        const auto rows =
+            static_cast<std::uint32_t>(m.rows - top < kPartRows ? m.rows - top : kPartRows);
         for (std::uint32_t v = threads.index(); v < kTile * kPartRows; v += threads.size()) {
             const std::uint32_t k = v / kPartRows, i = v % kPartRows;
-            shared.p[k][i] = column + k < m.rank && i < rows ? view.p[(column + k) * m.p_stride + top + i] : T{0};
+            shared.p[k][i] = column + k < m.rank && i < rows
+                                 ? view.p[(column + k) * m.p_stride + top + i]
+                                 : T{0};
         }
         threads.sync();
         for (std::uint32_t v = threads.index(); v < kThreads; v += threads.size()) {
@@ -238,7 +259,8 @@ private:
             LIBDDP_UNROLL
             for (std::uint32_t k = 0; k < kTile; ++k) {
                 LIBDDP_UNROLL
-                for (std::uint32_t w = 0; w < kWide; ++w) shared.sums[k][warp][lane * kWide + w] = sums[k][w];
+                for (std::uint32_t w = 0; w < kWide; ++w)
+                    shared.sums[k][warp][lane * kWide + w] = sums[k][w];
             }
         }
         threads.sync();
@@ -247,7 +269,8 @@ private:
             const std::uint64_t j = left + at;
             if (j >= m.columns || k >= m.rank) continue;
             T total = 0;
-            for (std::uint32_t warp = 0; warp < kWarps; ++warp) total += shared.sums[k - column][warp][at];
+            for (std::uint32_t warp = 0; warp < kWarps; ++warp)
+                total += shared.sums[k - column][warp][at];
             if (low_rank_parts(m.rows) == 1)
                 view.own_q[k * m.q_stride + j] += total;
             else
@@ -258,9 +281,11 @@ private:
 
     // A warp's rows of four columns, four rows at a time.
     template <bool kWhole, class Format, class T, std::uint32_t kSumsTile>
-    static LIBDDP_COOPERATIVE void add_up(T (&sums)[kSumsTile][kWide], const LowRankView<Format>& view,
-                                          const T (&p)[kSumsTile][kPartRows], std::uint64_t top, std::uint64_t column,
-                                          std::uint32_t n, std::uint32_t first, std::uint32_t rows) {
+    static LIBDDP_COOPERATIVE void add_up(T (&sums)[kSumsTile][kWide],
+                                          const LowRankView<Format>& view,
+                                          const T (&p)[kSumsTile][kPartRows], std::uint64_t top,
+                                          std::uint64_t column, std::uint32_t n,
+                                          std::uint32_t first, std::uint32_t rows) {
         constexpr std::uint32_t kTogetherRows = 4;
         for (std::uint32_t i = first; i < rows; i += kTogetherRows * kWarps) {
             LowRankPiece<Format> pieces[kTogetherRows];
@@ -276,15 +301,16 @@ private:
                 for (std::uint32_t w = 0; w < kWide; ++w) {
                     const T value = pieces[r].template value<kWhole>(view, w);
                     LIBDDP_UNROLL
-                    for (std::uint32_t k = 0; k < kSumsTile; ++k) sums[k][w] += value * p[k][i + r * kWarps];
+                    for (std::uint32_t k = 0; k < kSumsTile; ++k)
+                        sums[k][w] += value * p[k][i + r * kWarps];
                 }
             }
         }
     }
 };
 
-// own_q += the sum of the parts, where there are several. A block has as many columns as a warp has lanes, of one column of Q:
-// each warp adds up every kWarps-th part.
+// own_q += the sum of the parts, where there are several. A block has as many columns as a warp has
+// lanes, of one column of Q: each warp adds up every kWarps-th part.
 struct AddParts {
     static constexpr bool kTiled = false;
     static constexpr std::uint32_t kThreads = 256, kColumns = 32, kWarps = kThreads / kColumns;
@@ -302,11 +328,13 @@ struct AddParts {
     }
 
     template <class Format, std::uint32_t kTile, class Threads>
-    static LIBDDP_COOPERATIVE void run(const Threads& threads, Shared<typename Format::Compute, kTile>& shared,
+    static LIBDDP_COOPERATIVE void run(const Threads& threads,
+                                       Shared<typename Format::Compute, kTile>& shared,
                                        const ddp_low_rank& m, std::uint64_t block) {
         using T = typename Format::Compute;
         const LowRankView<Format> view(m);
-        const std::uint64_t k = block / blocks_across(m), left = block % blocks_across(m) * kColumns;
+        const std::uint64_t k = block / blocks_across(m),
+                            left = block % blocks_across(m) * kColumns;
         const std::uint64_t parts = low_rank_parts(m.rows);
         for (std::uint32_t v = threads.index(); v < kThreads; v += threads.size()) {
             const std::uint64_t j = left + v % kColumns;
@@ -316,7 +344,8 @@ struct AddParts {
             shared.sums[v / kColumns][v % kColumns] = total;
         }
         threads.sync();
-        for (std::uint32_t v = threads.index(); v < kColumns && left + v < m.columns; v += threads.size()) {
+        for (std::uint32_t v = threads.index(); v < kColumns && left + v < m.columns;
+             v += threads.size()) {
             T total = 0;
             for (std::uint32_t warp = 0; warp < kWarps; ++warp) total += shared.sums[warp][v];
             view.own_q[k * m.q_stride + left + v] += total;
@@ -325,11 +354,12 @@ struct AddParts {
     }
 };
 
-// gradient = P Q^T and error = M - P own_q^T, with the bits of the CPU. Threads have four rows of four columns each, and do not
-// wait for others.
+// gradient = P Q^T and error = M - P own_q^T, with the bits of the CPU. Threads have four rows of
+// four columns each, and do not wait for others.
 struct Restore {
     static constexpr bool kTiled = false;
-    static constexpr std::uint32_t kThreads = 256, kLanes = 128, kHeight = 4, kRows = kThreads / kLanes * kHeight;
+    static constexpr std::uint32_t kThreads = 256, kLanes = 128, kHeight = 4,
+                                   kRows = kThreads / kLanes * kHeight;
     static constexpr std::uint32_t kColumns = kWide * kLanes;
 
     static LIBDDP_EVERYWHERE std::uint64_t blocks_across(const ddp_low_rank& m) {
@@ -343,9 +373,11 @@ struct Restore {
     struct Shared {};
 
     template <class Format, std::uint32_t kTile, class Threads>
-    static LIBDDP_COOPERATIVE void run(const Threads& threads, Shared<typename Format::Compute, kTile>&,
+    static LIBDDP_COOPERATIVE void run(const Threads& threads,
+                                       Shared<typename Format::Compute, kTile>&,
                                        const ddp_low_rank& m, std::uint64_t block) {
-        const std::uint64_t top = block / blocks_across(m) * kRows, left = block % blocks_across(m) * kColumns;
+        const std::uint64_t top = block / blocks_across(m) * kRows,
+                            left = block % blocks_across(m) * kColumns;
         const bool left_out = is_set(m.left_out[0]) || is_set(m.left_out[1]);
         for (std::uint32_t v = threads.index(); v < kThreads; v += threads.size()) {
             const std::uint64_t j = left + v % kLanes * kWide, row = top + v / kLanes * kHeight;
@@ -361,37 +393,43 @@ struct Restore {
     }
 
 private:
-    static LIBDDP_EVERYWHERE bool is_set(const std::uint32_t* flag) { return flag != nullptr && *flag != 0; }
+    static LIBDDP_EVERYWHERE bool is_set(const std::uint32_t* flag) {
+        return flag != nullptr && *flag != 0;
+    }
 
     template <class Format>
-    static LIBDDP_EVERYWHERE void fill(const LowRankView<Format>& view, const ddp_low_rank& m, std::uint64_t top,
-                                       std::uint64_t j) {
+    static LIBDDP_EVERYWHERE void fill(const LowRankView<Format>& view, const ddp_low_rank& m,
+                                       std::uint64_t top, std::uint64_t j) {
         typename Format::Stored values[kWide];
         for (auto& value : values) value = Format::store(quiet_nan<typename Format::Compute>());
         for (std::uint64_t row = top; row < top + kHeight && row < m.rows; ++row)
             store_some(view.gradient + row * m.columns + j, values, columns_there(m, j));
     }
 
-    // Everything is read before anything is written. Rows that are not there are not read: another thread writes the last one.
+    // Everything is read before anything is written. Rows that are not there are not read: another
+    // thread writes the last one.
     template <bool kWhole, class Format>
-    static LIBDDP_EVERYWHERE void restore(const LowRankView<Format>& view, const ddp_low_rank& m, std::uint64_t top,
-                                          std::uint64_t j) {
+    static LIBDDP_EVERYWHERE void restore(const LowRankView<Format>& view, const ddp_low_rank& m,
+                                          std::uint64_t top, std::uint64_t j) {
         using T = typename Format::Compute;
         const std::uint32_t n = columns_there(m, j);
         LowRankPiece<Format> pieces[kHeight];
         LIBDDP_UNROLL
         for (std::uint32_t r = 0; r < kHeight; ++r)
-            if ((kWhole || view.error) && top + r < m.rows) pieces[r].template load<kWhole>(view, top + r, j, n);
+            if ((kWhole || view.error) && top + r < m.rows)
+                pieces[r].template load<kWhole>(view, top + r, j, n);
         T result[kHeight][kWide] = {}, sent[kHeight][kWide] = {};
         for (std::uint32_t k = 0; k < m.rank; ++k) {
             T q[kWide], own_q[kWide];
             load_q<kWhole>(q, static_cast<const T*>(view.q + k * m.q_stride + j), n);
-            load_q<kWhole>(own_q, static_cast<const T*>(view.own_q + k * m.q_stride + j), view.error ? n : 0);
+            load_q<kWhole>(own_q, static_cast<const T*>(view.own_q + k * m.q_stride + j),
+                           view.error ? n : 0);
             LIBDDP_UNROLL
             for (std::uint32_t r = 0; r < kHeight; ++r) {
                 const T p = view.p[k * m.p_stride + (top + r < m.rows ? top + r : m.rows - 1)];
                 LIBDDP_UNROLL
-                for (std::uint32_t w = 0; w < kWide; ++w) {  // the first one alone, so that -0 stays what it is
+                // the first one alone, so that -0 stays what it is
+                for (std::uint32_t w = 0; w < kWide; ++w) {
                     result[r][w] = k == 0 ? p * q[w] : result[r][w] + p * q[w];
                     sent[r][w] = k == 0 ? p * own_q[w] : sent[r][w] + p * own_q[w];
                 }
@@ -418,9 +456,10 @@ private:
 
 // The share of a block's threads in a table. The bits do not depend on kTile.
 template <class Product, class Format, std::uint32_t kTile, class Threads>
-LIBDDP_COOPERATIVE void run_block(const Threads& threads,
-                                  typename Product::template Shared<typename Format::Compute, kTile>& shared,
-                                  const LowRankTable& table, std::uint64_t block) {
+LIBDDP_COOPERATIVE void run_block(
+    const Threads& threads,
+    typename Product::template Shared<typename Format::Compute, kTile>& shared,
+    const LowRankTable& table, std::uint64_t block) {
     const LowRankRow& row = table.row[find_row(table, block, 0, table.rows - 1)];
     if (row.m.only_if != nullptr && *row.m.only_if == 0) return;
     Product::template run<Format, kTile>(threads, shared, row.m, block - row.first_chunk);
@@ -449,8 +488,8 @@ static_assert(sizeof(DoubtTable) <= 4096);
 
 // Whether all are finite; all threads are told.
 template <class Format, class Threads>
-LIBDDP_COOPERATIVE bool all_finite(const Threads& threads, thin::Shared& shared, const typename Format::Stored* values,
-                                   std::uint64_t count) {
+LIBDDP_COOPERATIVE bool all_finite(const Threads& threads, thin::Shared& shared,
+                                   const typename Format::Stored* values, std::uint64_t count) {
     bool bad = false;
     for (std::uint64_t i = threads.index(); i < count; i += threads.size()) {
         const auto value = Format::load(values[i]);
@@ -461,21 +500,24 @@ LIBDDP_COOPERATIVE bool all_finite(const Threads& threads, thin::Shared& shared,
 
 // Format: F32 or F64.
 template <class Format, class Threads>
-LIBDDP_COOPERATIVE void run_thin(const Threads& threads, thin::Shared& shared, ddp_thin_op op, const ddp_thin& a,
-                                 const ddp_thin_rules& rules) {
+LIBDDP_COOPERATIVE void run_thin(const Threads& threads, thin::Shared& shared, ddp_thin_op op,
+                                 const ddp_thin& a, const ddp_thin_rules& rules) {
     using T = typename Format::Stored;
     T* data = static_cast<T*>(a.data);
     const std::uint64_t count = std::uint64_t{a.rows} * a.columns;
     const bool bad = op != DDP_THIN_CHECK && a.bad != nullptr && *a.bad != 0;
     switch (op) {
         case DDP_THIN_DRAW:
-            return thin::draw(threads, shared, data, a.rows, a.columns, rules.seed, a.owner, rules.step);
+            return thin::draw(threads, shared, data, a.rows, a.columns, rules.seed, a.owner,
+                              rules.step);
         case DDP_THIN_ORTHOGONALIZE:
             if (bad) return;
             return a.qr ? thin::householder(threads, shared, data, a.rows, a.columns, a.workspace)
-                        : thin::gram_schmidt(threads, shared, data, a.rows, a.columns, rules.epsilon, a.workspace);
+                        : thin::gram_schmidt(threads, shared, data, a.rows, a.columns,
+                                             rules.epsilon, a.workspace);
         case DDP_THIN_CHECK:
-            if (!all_finite<Format>(threads, shared, data, count) && threads.index() == 0) *a.bad = 1;
+            if (!all_finite<Format>(threads, shared, data, count) && threads.index() == 0)
+                *a.bad = 1;
             return;
         default:
             if (bad || thin::all_zero(threads, shared, data, count)) return;
@@ -485,8 +527,8 @@ LIBDDP_COOPERATIVE void run_thin(const Threads& threads, thin::Shared& shared, d
 }
 
 template <class Format, class Threads>
-LIBDDP_COOPERATIVE void run_leave_out(const Threads& threads, thin::Shared& shared, const ddp_doubt& part,
-                                      const std::uint32_t* only_if) {
+LIBDDP_COOPERATIVE void run_leave_out(const Threads& threads, thin::Shared& shared,
+                                      const ddp_doubt& part, const std::uint32_t* only_if) {
     if (only_if != nullptr && *only_if == 0) return;
     using T = typename Format::Compute;
     auto* values = static_cast<typename Format::Stored*>(part.gradient);
@@ -497,7 +539,8 @@ LIBDDP_COOPERATIVE void run_leave_out(const Threads& threads, thin::Shared& shar
 
 // From lists of matrices to the parameters of kernels. Plain C++.
 
-// Calls use(table) for tables that hold all items in rows; `table` is empty. add(table, row, item): fills in a row.
+// Calls use(table) for tables that hold all items in rows; `table` is empty. add(table, row, item):
+// fills in a row.
 template <class AnyTable, class Item, class Add, class Use>
 void each_filled(AnyTable table, const Item* items, std::size_t count, Add add, Use use) {
     constexpr std::size_t kMost = sizeof table.row / sizeof *table.row;
@@ -523,25 +566,31 @@ void each_low_rank_table(const ddp_low_rank* items, std::size_t count, Use use) 
 }
 
 template <class Use>
-void each_thin_table(const ddp_thin* items, std::size_t count, const ddp_thin_rules& rules, Use use) {
+void each_thin_table(const ddp_thin* items, std::size_t count, const ddp_thin_rules& rules,
+                     Use use) {
     ThinTable table{};
     table.rules = rules;
     each_filled(
-        table, items, count, [](ThinTable&, ddp_thin& row, const ddp_thin& item) { row = item; }, use);
+        table, items, count, [](ThinTable&, ddp_thin& row, const ddp_thin& item) { row = item; },
+        use);
 }
 
 template <class Use>
-void each_doubt_table(const ddp_doubt* items, std::size_t count, const std::uint32_t* only_if, Use use) {
+void each_doubt_table(const ddp_doubt* items, std::size_t count, const std::uint32_t* only_if,
+                      Use use) {
     DoubtTable table{};
     table.only_if = only_if;
     each_filled(
-        table, items, count, [](DoubtTable&, ddp_doubt& row, const ddp_doubt& item) { row = item; }, use);
+        table, items, count, [](DoubtTable&, ddp_doubt& row, const ddp_doubt& item) { row = item; },
+        use);
 }
 
 // Calls use(Format()). Throws UNSUPPORTED.
 template <class Use>
 void with_real_format(ddp_dtype dtype, Use use) {
-    if (!is_real(dtype)) fail(DDP_ERROR_UNSUPPORTED, "low-rank products of ", dtype_name(dtype), " are not supported");
+    if (!is_real(dtype))
+        fail(DDP_ERROR_UNSUPPORTED, "low-rank products of ", dtype_name(dtype),
+             " are not supported");
     with_floating(dtype, use);
 }
 
@@ -549,7 +598,8 @@ void with_real_format(ddp_dtype dtype, Use use) {
 template <class Product, class Use>
 void with_tile(const LowRankTable& table, Use use) {
     std::size_t rank = 0;
-    for (std::int32_t i = 0; i < table.rows; ++i) rank = table.row[i].m.rank > rank ? table.row[i].m.rank : rank;
+    for (std::int32_t i = 0; i < table.rows; ++i)
+        rank = table.row[i].m.rank > rank ? table.row[i].m.rank : rank;
     if (!Product::kTiled || rank <= 1) return use(std::integral_constant<std::uint32_t, 1>());
     if constexpr (Product::kTiled) {
         if (rank <= 2) return use(std::integral_constant<std::uint32_t, 2>());
@@ -559,7 +609,8 @@ void with_tile(const LowRankTable& table, Use use) {
 
 // Calls use(Product(), Format(), tile, table) for each launch that a list needs.
 template <class Use>
-void each_low_rank_launch(ddp_low_rank_op op, const ddp_low_rank* items, std::size_t count, ddp_dtype dtype, Use use) {
+void each_low_rank_launch(ddp_low_rank_op op, const ddp_low_rank* items, std::size_t count,
+                          ddp_dtype dtype, Use use) {
     const auto launch = [&](auto product) {
         each_low_rank_table<decltype(product)>(items, count, [&](const LowRankTable& table) {
             with_tile<decltype(product)>(table, [&](auto tile) {

@@ -21,38 +21,49 @@ ddp_status prepare(std::int32_t device, ddp_device_failure* failure) {
     });
 }
 
-ddp_status transfer_on(std::int32_t device, void* stream, const ddp_segment* segments, std::size_t count,
-                       ddp_dtype src_dtype, ddp_dtype dst_dtype, double scale, ddp_device_failure* failure) {
+ddp_status transfer_on(std::int32_t device, void* stream, const ddp_segment* segments,
+                       std::size_t count, ddp_dtype src_dtype, ddp_dtype dst_dtype, double scale,
+                       ddp_device_failure* failure) {
+    return guarded_on(device, failure, [&] {
+        transfer(segments, count, src_dtype, dst_dtype, scale, stream_of(stream));
+    });
+}
+
+ddp_status reduce_on(std::int32_t device, void* stream, void* out, const void* const* inputs,
+                     std::size_t input_count, std::size_t count, ddp_dtype dtype, ddp_reduce_op op,
+                     double scale, ddp_device_failure* failure) {
+    return guarded_on(device, failure, [&] {
+        reduce(out, inputs, input_count, count, dtype, op, scale, stream_of(stream));
+    });
+}
+
+ddp_status low_rank_on(std::int32_t device, void* stream, ddp_low_rank_op op,
+                       const ddp_low_rank* items, std::size_t count, ddp_dtype dtype,
+                       ddp_device_failure* failure) {
     return guarded_on(device, failure,
-                      [&] { transfer(segments, count, src_dtype, dst_dtype, scale, stream_of(stream)); });
+                      [&] { low_rank(op, items, count, dtype, stream_of(stream)); });
 }
 
-ddp_status reduce_on(std::int32_t device, void* stream, void* out, const void* const* inputs, std::size_t input_count,
-                     std::size_t count, ddp_dtype dtype, ddp_reduce_op op, double scale, ddp_device_failure* failure) {
+ddp_status thin_on(std::int32_t device, void* stream, ddp_thin_op op, const ddp_thin* items,
+                   std::size_t count, ddp_dtype dtype, const ddp_thin_rules* rules,
+                   ddp_device_failure* failure) {
     return guarded_on(device, failure,
-                      [&] { reduce(out, inputs, input_count, count, dtype, op, scale, stream_of(stream)); });
+                      [&] { thin(op, items, count, dtype, *rules, stream_of(stream)); });
 }
 
-ddp_status low_rank_on(std::int32_t device, void* stream, ddp_low_rank_op op, const ddp_low_rank* items,
-                       std::size_t count, ddp_dtype dtype, ddp_device_failure* failure) {
-    return guarded_on(device, failure, [&] { low_rank(op, items, count, dtype, stream_of(stream)); });
-}
-
-ddp_status thin_on(std::int32_t device, void* stream, ddp_thin_op op, const ddp_thin* items, std::size_t count,
-                   ddp_dtype dtype, const ddp_thin_rules* rules, ddp_device_failure* failure) {
-    return guarded_on(device, failure, [&] { thin(op, items, count, dtype, *rules, stream_of(stream)); });
-}
-
-ddp_status leave_out_on(std::int32_t device, void* stream, const ddp_doubt* items, std::size_t count, ddp_dtype dtype,
-                        const std::uint32_t* only_if, ddp_device_failure* failure) {
-    return guarded_on(device, failure, [&] { leave_out(items, count, dtype, only_if, stream_of(stream)); });
+ddp_status leave_out_on(std::int32_t device, void* stream, const ddp_doubt* items,
+                        std::size_t count, ddp_dtype dtype, const std::uint32_t* only_if,
+                        ddp_device_failure* failure) {
+    return guarded_on(device, failure,
+                      [&] { leave_out(items, count, dtype, only_if, stream_of(stream)); });
 }
 
 std::size_t encode_scratch(const ddp_codec_batch* batch) {
     return codec_scratch(*batch);
 }
 
-ddp_status encode_on(std::int32_t device, void* stream, const ddp_codec_batch* batch, ddp_device_failure* failure) {
+ddp_status encode_on(std::int32_t device, void* stream, const ddp_codec_batch* batch,
+                     ddp_device_failure* failure) {
     return guarded_on(device, failure, [&] { encode(*batch, stream_of(stream)); });
 }
 

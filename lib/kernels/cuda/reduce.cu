@@ -7,7 +7,8 @@ namespace libddp::cuda {
 namespace {
 
 template <class Format>
-__global__ void __launch_bounds__(kThreads) reduce_kernel(const __grid_constant__ ReduceTable table) {
+__global__ void __launch_bounds__(kThreads)
+    reduce_kernel(const __grid_constant__ ReduceTable table) {
     reduce_thread<Format>(table, static_cast<std::uint64_t>(blockIdx.x) * kThreads + threadIdx.x);
 }
 
@@ -17,12 +18,13 @@ void preload_reduce() {
     for (const ddp_dtype dtype : {DDP_F16, DDP_BF16, DDP_F32, DDP_F64})
         with_reduce_format(dtype, DDP_SUM, [](auto format) {
             cudaFuncAttributes ignored;
-            check(cudaFuncGetAttributes(&ignored, reduce_kernel<decltype(format)>), "loading the reduce kernel");
+            check(cudaFuncGetAttributes(&ignored, reduce_kernel<decltype(format)>),
+                  "loading the reduce kernel");
         });
 }
 
-void reduce(void* out, const void* const* inputs, std::size_t input_count, std::size_t count, ddp_dtype dtype,
-            ddp_reduce_op op, double scale, cudaStream_t stream) {
+void reduce(void* out, const void* const* inputs, std::size_t input_count, std::size_t count,
+            ddp_dtype dtype, ddp_reduce_op op, double scale, cudaStream_t stream) {
     const ReduceTable table = reduce_table(out, inputs, input_count, count, dtype, op, scale);
     if (count == 0) return;
     with_reduce_format(dtype, op, [&](auto format) {

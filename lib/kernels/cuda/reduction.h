@@ -1,4 +1,5 @@
-// A reduction in rank order, as threads of a kernel do it. Plain C++ can include this file: a test runs it on the CPU.
+// A reduction in rank order, as threads of a kernel do it. Plain C++ can include this file: a test
+// runs it on the CPU.
 #pragma once
 
 #include <cstddef>
@@ -79,12 +80,14 @@ inline constexpr std::uint32_t kReduceElements = 16 / sizeof(typename Format::St
 
 // Elements from `begin` to `end`, one by one.
 template <class Format>
-LIBDDP_EVERYWHERE void reduce_singly(const ReduceTable& table, std::uint64_t begin, std::uint64_t end) {
+LIBDDP_EVERYWHERE void reduce_singly(const ReduceTable& table, std::uint64_t begin,
+                                     std::uint64_t end) {
     using Stored = typename Format::Stored;
     for (std::uint64_t i = begin; i < end; ++i) {
         auto value = Format::load(static_cast<const Stored*>(table.input[0])[i]);
         for (int k = 1; k < table.inputs; ++k)
-            value = combine(value, Format::load(static_cast<const Stored*>(table.input[k])[i]), table.op);
+            value = combine(value, Format::load(static_cast<const Stored*>(table.input[k])[i]),
+                            table.op);
         static_cast<Stored*>(table.out)[i] = Format::store(scaled(value, table.factor));
     }
 }
@@ -97,7 +100,8 @@ LIBDDP_EVERYWHERE void reduce_thread(const ReduceTable& table, std::uint64_t thr
     const std::uint64_t begin = thread * kElements;
     if (begin >= table.count) return;
     if (!table.aligned || begin + kElements > table.count)
-        return reduce_singly<Format>(table, begin, begin + kElements < table.count ? begin + kElements : table.count);
+        return reduce_singly<Format>(
+            table, begin, begin + kElements < table.count ? begin + kElements : table.count);
     Stored stored[kElements];
     typename Format::Compute values[kElements];
     load_aligned(stored, static_cast<const Stored*>(table.input[0]) + begin);
@@ -106,20 +110,25 @@ LIBDDP_EVERYWHERE void reduce_thread(const ReduceTable& table, std::uint64_t thr
     for (int k = 1; k < table.inputs; ++k) {
         load_aligned(stored, static_cast<const Stored*>(table.input[k]) + begin);
         LIBDDP_UNROLL
-        for (std::uint32_t i = 0; i < kElements; ++i) values[i] = combine(values[i], Format::load(stored[i]), table.op);
+        for (std::uint32_t i = 0; i < kElements; ++i)
+            values[i] = combine(values[i], Format::load(stored[i]), table.op);
     }
     LIBDDP_UNROLL
-    for (std::uint32_t i = 0; i < kElements; ++i) stored[i] = Format::store(scaled(values[i], table.factor));
+    for (std::uint32_t i = 0; i < kElements; ++i)
+        stored[i] = Format::store(scaled(values[i], table.factor));
     store_aligned(static_cast<Stored*>(table.out) + begin, stored);
 }
 
 // The parameters of a kernel for ddp_device_module.reduce. Throws UNSUPPORTED and LIMIT.
-inline ReduceTable reduce_table(void* out, const void* const* inputs, std::size_t input_count, std::size_t count,
-                                ddp_dtype dtype, ddp_reduce_op op, double scale) {
+inline ReduceTable reduce_table(void* out, const void* const* inputs, std::size_t input_count,
+                                std::size_t count, ddp_dtype dtype, ddp_reduce_op op,
+                                double scale) {
     if (!cpu::can_reduce(dtype, op))
-        fail(DDP_ERROR_UNSUPPORTED, "reduction ", op, " of elements of type ", dtype_name(dtype), " is not supported");
+        fail(DDP_ERROR_UNSUPPORTED, "reduction ", op, " of elements of type ", dtype_name(dtype),
+             " is not supported");
     if (input_count == 0 || input_count > static_cast<std::size_t>(kInputs))
-        fail(DDP_ERROR_LIMIT, "a reduction on a GPU has 1 to ", kInputs, " inputs, not ", input_count);
+        fail(DDP_ERROR_LIMIT, "a reduction on a GPU has 1 to ", kInputs, " inputs, not ",
+             input_count);
     ReduceTable table;
     table.out = out;
     table.count = is_complex(dtype) && op != DDP_PROD ? 2 * count : count;

@@ -1,9 +1,11 @@
-// How a transfer is divided among the threads of a kernel. Plain C++ can include this file: a test runs it on the CPU.
+// How a transfer is divided among the threads of a kernel. Plain C++ can include this file: a test
+// runs it on the CPU.
 //
-// Each segment is cut into chunks whose places in the destination are aligned to 16 bytes; the first and the last may be
-// shorter. All chunks of all segments are counted through, and each block of threads takes the same number of them, so that
-// work is divided by bytes whatever the sizes of the segments. A thread finds a chunk's segment in a table that is a parameter of
-// the kernel: nothing has to be copied to the device first, nor kept until the kernel ends.
+// Each segment is cut into chunks whose places in the destination are aligned to 16 bytes; the
+// first and the last may be shorter. All chunks of all segments are counted through, and each block
+// of threads takes the same number of them, so that work is divided by bytes whatever the sizes of
+// the segments. A thread finds a chunk's segment in a table that is a parameter of the kernel:
+// nothing has to be copied to the device first, nor kept until the kernel ends.
 #pragma once
 
 #include <cmath>
@@ -43,8 +45,8 @@ LIBDDP_EVERYWHERE std::uint64_t address(const void* pointer) {
     return reinterpret_cast<std::uint64_t>(pointer);
 }
 
-// Elements of a whole chunk: 16 bytes of the destination. Then neighbouring threads store what lies side by side, and no store
-// leaves gaps that the memory has to fill.
+// Elements of a whole chunk: 16 bytes of the destination. Then neighbouring threads store what lies
+// side by side, and no store leaves gaps that the memory has to fill.
 template <class To>
 inline constexpr std::uint32_t kChunkElements = 16 / sizeof(typename To::Stored);
 
@@ -53,8 +55,8 @@ LIBDDP_EVERYWHERE std::uint32_t lead_of(const void* dst, std::size_t dst_size) {
     return static_cast<std::uint32_t>((address(dst) & 15u) / dst_size);
 }
 
-LIBDDP_EVERYWHERE std::uint64_t chunks_of(const void* dst, std::size_t dst_size, std::uint64_t count,
-                                          std::uint32_t elements) {
+LIBDDP_EVERYWHERE std::uint64_t chunks_of(const void* dst, std::size_t dst_size,
+                                          std::uint64_t count, std::uint32_t elements) {
     return count == 0 ? 0 : (lead_of(dst, dst_size) + count + elements - 1) / elements;
 }
 
@@ -104,7 +106,8 @@ LIBDDP_EVERYWHERE void load_aligned(T (&values)[N], const T* from) {
     using Word = typename WordOf<sizeof values>::Type;
     Word words[sizeof values / sizeof(Word)];
 #pragma unroll
-    for (std::size_t i = 0; i < sizeof values / sizeof(Word); ++i) words[i] = reinterpret_cast<const Word*>(from)[i];
+    for (std::size_t i = 0; i < sizeof values / sizeof(Word); ++i)
+        words[i] = reinterpret_cast<const Word*>(from)[i];
     memcpy(values, words, sizeof values);
 #else
     memcpy(values, from, sizeof values);
@@ -118,7 +121,8 @@ LIBDDP_EVERYWHERE void store_aligned(T* to, const T (&values)[N]) {
     Word words[sizeof values / sizeof(Word)];
     memcpy(words, values, sizeof values);
 #pragma unroll
-    for (std::size_t i = 0; i < sizeof values / sizeof(Word); ++i) reinterpret_cast<Word*>(to)[i] = words[i];
+    for (std::size_t i = 0; i < sizeof values / sizeof(Word); ++i)
+        reinterpret_cast<Word*>(to)[i] = words[i];
 #else
     memcpy(to, values, sizeof values);
 #endif
@@ -155,7 +159,8 @@ class Chunk {
 public:
     LIBDDP_EVERYWHERE void load(const Row& row, std::uint64_t chunk) {
         const std::uint32_t lead = lead_of(row.dst, sizeof(Target));
-        // The segment's own count of its chunks; in elements, counted from the beginning of its first chunk.
+        // The segment's own count of its chunks; in elements, counted from the beginning of its
+        // first chunk.
         const std::uint64_t at = (chunk - row.first_chunk) * kElements;
         const std::uint64_t end = lead + row.count;
         begin_ = at < lead ? static_cast<std::uint32_t>(lead - at) : 0;
@@ -163,7 +168,8 @@ public:
         // Unsigned arithmetic: may lie before the segment, where nothing is touched.
         const std::uint64_t shift = at - lead;
         target_ = reinterpret_cast<Target*>(address(row.dst) + shift * sizeof(Target));
-        const auto* source = reinterpret_cast<const Source*>(address(row.src) + shift * sizeof(Source));
+        const auto* source =
+            reinterpret_cast<const Source*>(address(row.src) + shift * sizeof(Source));
         if (row.src == nullptr) {
             LIBDDP_UNROLL
             for (std::uint32_t i = 0; i < kElements; ++i) values_[i] = Source{};
@@ -171,7 +177,8 @@ public:
             load_aligned(values_, source);
         } else {
             LIBDDP_UNROLL
-            for (std::uint32_t i = 0; i < kElements; ++i) values_[i] = has(i) ? source[i] : Source{};
+            for (std::uint32_t i = 0; i < kElements; ++i)
+                values_[i] = has(i) ? source[i] : Source{};
         }
     }
 
@@ -201,9 +208,11 @@ private:
 
 // The work of one thread of the kernel.
 template <class From, class To, bool kScale>
-LIBDDP_EVERYWHERE void transfer_thread(const Table& table, std::uint64_t block, std::uint32_t thread) {
+LIBDDP_EVERYWHERE void transfer_thread(const Table& table, std::uint64_t block,
+                                       std::uint32_t thread) {
     const std::uint64_t first = block * kChunksPerBlock;
-    const std::uint64_t after = first + kChunksPerBlock < table.chunks ? first + kChunksPerBlock : table.chunks;
+    const std::uint64_t after =
+        first + kChunksPerBlock < table.chunks ? first + kChunksPerBlock : table.chunks;
     // The same in all threads of the block, and seldom many rows.
     const int low = find_row(table, first, 0, table.rows - 1);
     const int high = find_row(table, after - 1, low, table.rows - 1);
@@ -234,10 +243,11 @@ inline ddp_dtype part_of(ddp_dtype dtype) {
     return dtype == DDP_C64 ? DDP_F32 : dtype == DDP_C128 ? DDP_F64 : dtype;
 }
 
-// Calls use(table) for tables that hold all segments. elements: of a whole chunk. parts: numbers of which an element is made.
+// Calls use(table) for tables that hold all segments. elements: of a whole chunk. parts: numbers of
+// which an element is made.
 template <class Use>
-void each_table(const ddp_segment* segments, std::size_t count, std::size_t dst_size, std::uint32_t elements,
-                std::size_t parts, const Factor& factor, Use use) {
+void each_table(const ddp_segment* segments, std::size_t count, std::size_t dst_size,
+                std::uint32_t elements, std::size_t parts, const Factor& factor, Use use) {
     Table table;
     table.factor = factor;
     table.chunks = 0;
@@ -262,16 +272,17 @@ inline std::uint64_t blocks_of(const Table& table) {
     return (table.chunks + kChunksPerBlock - 1) / kChunksPerBlock;
 }
 
-// Calls use(From(), To(), scales) with the formats that a transfer needs, scales: a compile-time bool. Throws UNSUPPORTED.
+// Calls use(From(), To(), scales) with the formats that a transfer needs, scales: a compile-time
+// bool. Throws UNSUPPORTED.
 template <class Use>
 void with_formats(ddp_dtype src_dtype, ddp_dtype dst_dtype, double scale, Use use) {
     const auto refuse = [&] {
-        fail(DDP_ERROR_UNSUPPORTED, "conversion from ", dtype_name(src_dtype), " to ", dtype_name(dst_dtype),
-             " is not supported");
+        fail(DDP_ERROR_UNSUPPORTED, "conversion from ", dtype_name(src_dtype), " to ",
+             dtype_name(dst_dtype), " is not supported");
     };
     if (dtype_size(src_dtype) == 0 || dtype_size(dst_dtype) == 0) refuse();
-    if (src_dtype != dst_dtype &&
-        (!is_floating(src_dtype) || !is_floating(dst_dtype) || is_complex(src_dtype) != is_complex(dst_dtype)))
+    if (src_dtype != dst_dtype && (!is_floating(src_dtype) || !is_floating(dst_dtype) ||
+                                   is_complex(src_dtype) != is_complex(dst_dtype)))
         refuse();
     const ddp_dtype from = part_of(src_dtype), to = part_of(dst_dtype);
     constexpr std::bool_constant<true> kScales;
@@ -296,8 +307,9 @@ void with_formats(ddp_dtype src_dtype, ddp_dtype dst_dtype, double scale, Use us
         case DDP_I64:
             return use(I64(), I64(), kScales);
         default:
-            return with_floating(
-                from, [&](auto source) { with_floating(to, [&](auto target) { use(source, target, kScales); }); });
+            return with_floating(from, [&](auto source) {
+                with_floating(to, [&](auto target) { use(source, target, kScales); });
+            });
     }
 }
 

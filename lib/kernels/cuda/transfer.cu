@@ -21,24 +21,27 @@ void preload_transfer() {
             for (const double scale : {1.0, 0.5})
                 with_formats(src, dst, scale, [](auto from, auto to, auto scales) {
                     cudaFuncAttributes ignored;
-                    check(cudaFuncGetAttributes(&ignored,
-                                                transfer_kernel<decltype(from), decltype(to), decltype(scales)::value>),
-                          "loading the transfer kernel");
+                    check(
+                        cudaFuncGetAttributes(
+                            &ignored,
+                            transfer_kernel<decltype(from), decltype(to), decltype(scales)::value>),
+                        "loading the transfer kernel");
                 });
 }
 
-void transfer(const ddp_segment* segments, std::size_t count, ddp_dtype src_dtype, ddp_dtype dst_dtype, double scale,
-              cudaStream_t stream) {
+void transfer(const ddp_segment* segments, std::size_t count, ddp_dtype src_dtype,
+              ddp_dtype dst_dtype, double scale, cudaStream_t stream) {
     const Factor factor = factor_of(scale, src_dtype);
     with_formats(src_dtype, dst_dtype, scale, [&](auto from, auto to, auto scales) {
         using From = decltype(from);
         using To = decltype(to);
-        each_table(segments, count, sizeof(typename To::Stored), kChunkElements<To>, is_complex(src_dtype) ? 2 : 1,
-                   factor, [&](const Table& table) {
-                       transfer_kernel<From, To, decltype(scales)::value>
-                           <<<static_cast<unsigned>(blocks_of(table)), kThreads, 0, stream>>>(table);
-                       check(cudaGetLastError(), "launching the transfer kernel");
-                   });
+        each_table(
+            segments, count, sizeof(typename To::Stored), kChunkElements<To>,
+            is_complex(src_dtype) ? 2 : 1, factor, [&](const Table& table) {
+                transfer_kernel<From, To, decltype(scales)::value>
+                    <<<static_cast<unsigned>(blocks_of(table)), kThreads, 0, stream>>>(table);
+                check(cudaGetLastError(), "launching the transfer kernel");
+            });
     });
 }
 

@@ -21,8 +21,9 @@ std::string from_environment(const char* name) {
 
 using Json = nlohmann::json;
 
-// After this long without an answer the client asks the next endpoint. The first attempt is short, because a server without a leader
-// forgets requests and because a lease must outlive the attempt. Later attempts are longer, because all servers may be slow.
+// After this long without an answer the client asks the next endpoint. The first attempt is short,
+// because a server without a leader forgets requests and because a lease must outlive the attempt.
+// Later attempts are longer, because all servers may be slow.
 constexpr std::int64_t kAttemptMs = 1000;
 constexpr std::int64_t kAttemptsInLease = 4;
 constexpr std::int64_t kLongestAttemptMs = 8000;
@@ -74,7 +75,8 @@ std::int64_t number(const Json& json, const char* name) {
     const auto& text = value.get_ref<const std::string&>();
     std::int64_t result = 0;
     const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), result);
-    if (code != std::errc() || end != text.data() + text.size()) not_etcd(str(name, " is no number"));
+    if (code != std::errc() || end != text.data() + text.size())
+        not_etcd(str(name, " is no number"));
     return result;
 }
 
@@ -96,7 +98,8 @@ std::string bytes(const Json& json, const char* name) {
 }
 
 EtcdEntry entry(const Json& json) {
-    return {bytes(json, "key"), bytes(json, "value"), number(json, "create_revision"), number(json, "mod_revision")};
+    return {bytes(json, "key"), bytes(json, "value"), number(json, "create_revision"),
+            number(json, "mod_revision")};
 }
 
 void add_entries(const Json& json, std::vector<EtcdEntry>& entries) {
@@ -119,7 +122,9 @@ Json encode(const EtcdCondition& condition) {
     json["target"] = condition.field == Field::kVersion   ? "VERSION"
                      : condition.field == Field::kCreated ? "CREATE"
                                                           : "MOD";
-    json["result"] = condition.is == Is::kEqual ? "EQUAL" : condition.is == Is::kNotEqual ? "NOT_EQUAL" : "GREATER";
+    json["result"] = condition.is == Is::kEqual      ? "EQUAL"
+                     : condition.is == Is::kNotEqual ? "NOT_EQUAL"
+                                                     : "GREATER";
     json[condition.field == Field::kVersion   ? "version"
          : condition.field == Field::kCreated ? "create_revision"
                                               : "mod_revision"] = std::to_string(condition.number);
@@ -156,7 +161,8 @@ Json lease_body(std::int64_t lease) {
 
 namespace etcd_json {
 
-constexpr std::string_view kAlphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+constexpr std::string_view kAlphabet =
+    "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
 std::string to_base64(std::string_view in) {
     std::string out;
@@ -166,7 +172,8 @@ std::string to_base64(std::string_view in) {
         std::uint32_t bits = 0;
         for (std::size_t i = 0; i < 3; ++i)
             bits = bits << 8 | (i < count ? static_cast<unsigned char>(in[at + i]) : 0u);
-        for (std::size_t i = 0; i < 4; ++i) out += i <= count ? kAlphabet[bits >> (18 - 6 * i) & 63] : '=';
+        for (std::size_t i = 0; i < 4; ++i)
+            out += i <= count ? kAlphabet[bits >> (18 - 6 * i) & 63] : '=';
     }
     return out;
 }
@@ -191,7 +198,8 @@ std::string from_base64(std::string_view in) {
             if (value < 0) not_etcd("a text that is not base64");
             bits = bits << 6 | static_cast<std::uint32_t>(value);
         }
-        for (std::size_t i = 0; i + 1 < letters; ++i) out += static_cast<char>(bits >> (16 - 8 * i) & 255);
+        for (std::size_t i = 0; i + 1 < letters; ++i)
+            out += static_cast<char>(bits >> (16 - 8 * i) & 255);
     }
     return out;
 }
@@ -213,7 +221,8 @@ EtcdCommit decode_commit(std::string_view answer) {
     const Json& responses = member(json, "responses");
     if (responses.is_null()) return commit;
     if (!responses.is_array()) not_etcd("responses is no list");
-    for (const auto& response : responses) add_entries(member(response, "response_range"), commit.entries);
+    for (const auto& response : responses)
+        add_entries(member(response, "response_range"), commit.entries);
     return commit;
 }
 
@@ -240,7 +249,8 @@ EtcdNews decode_news(std::string_view line) {
 
 }  // namespace etcd_json
 
-EtcdClient::EtcdClient(const EtcdAddress& address, std::string name, std::shared_ptr<EtcdEndpoint> endpoint)
+EtcdClient::EtcdClient(const EtcdAddress& address, std::string name,
+                       std::shared_ptr<EtcdEndpoint> endpoint)
     : address_(address),
       name_(std::move(name)),
       user_(from_environment("DDP_ETCD_USER")),
@@ -265,10 +275,12 @@ void EtcdClient::refused(const HttpClient::Answer& answer) const {
     if (!json.is_object() || !json.contains("code")) {
         if (answer.status == 404)
             fail(DDP_ERROR_UNSUPPORTED,
-                 "what listens there has no /v3/: it is not etcd 3.4 or newer with its JSON gateway");
+                 "what listens there has no /v3/: it is not etcd 3.4 or newer with its JSON "
+                 "gateway");
         throw Again{{DDP_ERROR_UNAVAILABLE, str("HTTP status ", answer.status)}};
     }
-    const std::string reason = text(json, "error").empty() ? text(json, "message") : text(json, "error");
+    const std::string reason =
+        text(json, "error").empty() ? text(json, "message") : text(json, "error");
     const auto says = [&](const char* what) { return reason.find(what) != std::string::npos; };
     switch (number(json, "code")) {
         case kUnauthenticated:
@@ -278,17 +290,21 @@ void EtcdClient::refused(const HttpClient::Answer& answer) const {
         case kInvalidArgument:
             if (says("user name is empty")) {
                 if (!user_.empty()) throw WantsToken{};
-                fail(DDP_ERROR_PERMISSION_DENIED, reason, ": set DDP_ETCD_USER and DDP_ETCD_PASSWORD");
+                fail(DDP_ERROR_PERMISSION_DENIED, reason,
+                     ": set DDP_ETCD_USER and DDP_ETCD_PASSWORD");
             }
             if (says("authentication failed"))
-                fail(DDP_ERROR_PERMISSION_DENIED, reason, ": see DDP_ETCD_USER and DDP_ETCD_PASSWORD");
+                fail(DDP_ERROR_PERMISSION_DENIED, reason,
+                     ": see DDP_ETCD_USER and DDP_ETCD_PASSWORD");
             if (says("too large"))
-                fail(DDP_ERROR_LIMIT, reason, ": etcd must allow requests of 1.5 MiB (--max-request-bytes)");
+                fail(DDP_ERROR_LIMIT, reason,
+                     ": etcd must allow requests of 1.5 MiB (--max-request-bytes)");
             fail(DDP_ERROR_INTERNAL, "etcd refuses a request: ", reason);
         case kResourceExhausted:
             if (says("space"))
                 fail(DDP_ERROR_LIMIT, "the store is full: ", reason,
-                     ": compact etcd's history (--auto-compaction-retention), or raise --quota-backend-bytes");
+                     ": compact etcd's history (--auto-compaction-retention), or raise "
+                     "--quota-backend-bytes");
             break;
         case kFailedPrecondition:
             if (says("authentication is not enabled"))
@@ -307,7 +323,8 @@ bool EtcdClient::authenticate(std::size_t endpoint, const Deadline& deadline) {
     token_.clear();
     if (user_.empty()) return false;
     const auto answer =
-        http_.post(url(endpoint, "/v3/auth/authenticate"), "", Json{{"name", user_}, {"password", password_}}.dump(),
+        http_.post(url(endpoint, "/v3/auth/authenticate"), "",
+                   Json{{"name", user_}, {"password", password_}}.dump(),
                    Deadline::after_ms(std::min(deadline.remaining_ms(), kAuthenticateMs)));
     refused(answer);
     token_ = text(parse(answer.body), "token");
@@ -315,7 +332,8 @@ bool EtcdClient::authenticate(std::size_t endpoint, const Deadline& deadline) {
     return true;
 }
 
-std::string EtcdClient::call(const std::string& path, const std::string& body, const Deadline& deadline) {
+std::string EtcdClient::call(const std::string& path, const std::string& body,
+                             const Deadline& deadline) {
     const auto started = Deadline::Clock::now();
     ErrorInfo last;
     std::int64_t pause = kFirstPauseMs;
@@ -326,14 +344,17 @@ std::string EtcdClient::call(const std::string& path, const std::string& body, c
         const std::size_t endpoint = *endpoint_;
         try {
             if (!user_.empty() && token_.empty()) authenticate(endpoint, deadline);
-            const auto bound = Deadline::after_ms(std::clamp<std::int64_t>(deadline.remaining_ms(), 1, attempt_ms));
+            const auto bound = Deadline::after_ms(
+                std::clamp<std::int64_t>(deadline.remaining_ms(), 1, attempt_ms));
             auto answer = http_.post(url(endpoint, path), token_, body, bound);
             refused(answer);
             return std::move(answer.body);
         } catch (const WantsToken&) {
             token_.clear();
-            last = {DDP_ERROR_PERMISSION_DENIED, "etcd wants a user and password: DDP_ETCD_USER, DDP_ETCD_PASSWORD"};
-            if (user_.empty()) fail(last.code, "the store at ", name_, " cannot be used: ", last.message);
+            last = {DDP_ERROR_PERMISSION_DENIED,
+                    "etcd wants a user and password: DDP_ETCD_USER, DDP_ETCD_PASSWORD"};
+            if (user_.empty())
+                fail(last.code, "the store at ", name_, " cannot be used: ", last.message);
         } catch (const Again& again) {
             last = again.why;
             leave(endpoint);
@@ -353,14 +374,18 @@ std::string EtcdClient::call(const std::string& path, const std::string& body, c
         pause = std::min(pause * 2, kLongestPauseMs);
         attempt_ms = std::min(attempt_ms * 2, kLongestAttemptMs);
     }
-    const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(Deadline::Clock::now() - started).count();
-    fail(last.code, "the store at ", name_, " was not reached within ", waited, " ms: ", last.message,
+    const auto waited =
+        std::chrono::duration_cast<std::chrono::milliseconds>(Deadline::Clock::now() - started)
+            .count();
+    fail(last.code, "the store at ", name_, " was not reached within ", waited,
+         " ms: ", last.message,
          ". Check that etcd runs, that hosts and ports are right, and that no firewall is between");
 }
 
 std::int64_t EtcdClient::grant_lease(std::int64_t ttl_s, const Deadline& deadline) {
-    const std::int64_t lease =
-        number(parse(call("/v3/lease/grant", Json{{"TTL", std::to_string(ttl_s)}}.dump(), deadline)), "ID");
+    const std::int64_t lease = number(
+        parse(call("/v3/lease/grant", Json{{"TTL", std::to_string(ttl_s)}}.dump(), deadline)),
+        "ID");
     if (lease == 0) not_etcd("a lease without a number");
     return lease;
 }
@@ -374,21 +399,26 @@ void EtcdClient::revoke_lease(std::int64_t lease, const Deadline& deadline) {
     call("/v3/lease/revoke", lease_body(lease).dump(), deadline);
 }
 
-EtcdRead EtcdClient::read(const EtcdRange& range, std::int64_t revision, std::int64_t limit, const Deadline& deadline) {
+EtcdRead EtcdClient::read(const EtcdRange& range, std::int64_t revision, std::int64_t limit,
+                          const Deadline& deadline) {
     Json json = encode(range);
     if (revision != 0) json["revision"] = std::to_string(revision);
     if (limit != 0) json["limit"] = std::to_string(limit);
     return etcd_json::decode_read(call("/v3/kv/range", json.dump(), deadline));
 }
 
-EtcdCommit EtcdClient::commit(const std::vector<EtcdCondition>& conditions, const std::vector<EtcdOperation>& then,
-                              const std::vector<EtcdOperation>& otherwise, const Deadline& deadline) {
-    const Json json{
-        {"compare", encode_all(conditions)}, {"success", encode_all(then)}, {"failure", encode_all(otherwise)}};
+EtcdCommit EtcdClient::commit(const std::vector<EtcdCondition>& conditions,
+                              const std::vector<EtcdOperation>& then,
+                              const std::vector<EtcdOperation>& otherwise,
+                              const Deadline& deadline) {
+    const Json json{{"compare", encode_all(conditions)},
+                    {"success", encode_all(then)},
+                    {"failure", encode_all(otherwise)}};
     return etcd_json::decode_commit(call("/v3/kv/txn", json.dump(), deadline));
 }
 
-void EtcdClient::watch(const EtcdRange& range, std::int64_t from_revision, const std::function<void(EtcdNews)>& seen) {
+void EtcdClient::watch(const EtcdRange& range, std::int64_t from_revision,
+                       const std::function<void(EtcdNews)>& seen) {
     Json request = encode(range);
     request["start_revision"] = std::to_string(from_revision);
     request["fragment"] = true;
@@ -398,8 +428,8 @@ void EtcdClient::watch(const EtcdRange& range, std::int64_t from_revision, const
         pending.append(piece);
         std::size_t start = 0;
         // Only the new bytes can end a line.
-        for (std::size_t end = pending.find('\n', pending.size() - piece.size()); end != std::string::npos;
-             end = pending.find('\n', start)) {
+        for (std::size_t end = pending.find('\n', pending.size() - piece.size());
+             end != std::string::npos; end = pending.find('\n', start)) {
             if (end > start) {
                 in_seen = true;
                 seen(etcd_json::decode_news(std::string_view(pending).substr(start, end - start)));
@@ -412,9 +442,10 @@ void EtcdClient::watch(const EtcdRange& range, std::int64_t from_revision, const
     };
     const std::size_t endpoint = *endpoint_;
     try {
-        if (!user_.empty() && token_.empty()) authenticate(endpoint, Deadline::after_ms(kAuthenticateMs));
-        const auto answer =
-            http_.stream(url(endpoint, "/v3/watch"), token_, Json{{"create_request", request}}.dump(), more);
+        if (!user_.empty() && token_.empty())
+            authenticate(endpoint, Deadline::after_ms(kAuthenticateMs));
+        const auto answer = http_.stream(url(endpoint, "/v3/watch"), token_,
+                                         Json{{"create_request", request}}.dump(), more);
         refused(answer);
     } catch (const WantsToken&) {
         token_.clear();

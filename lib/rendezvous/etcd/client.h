@@ -1,5 +1,5 @@
-// etcd's v3 API through its JSON gateway: https://etcd.io/docs/v3.4/dev-guide/api_grpc_gateway/. Requests go to one endpoint until that
-// fails, then to the next.
+// etcd's v3 API through its JSON gateway: https://etcd.io/docs/v3.4/dev-guide/api_grpc_gateway/.
+// Requests go to one endpoint until that fails, then to the next.
 #pragma once
 
 #include <atomic>
@@ -41,7 +41,8 @@ struct EtcdRead {
     bool more = false;
 };
 
-// A condition that all keys of the range must meet. A key that does not exist has 0 everywhere, and so has an empty range.
+// A condition that all keys of the range must meet. A key that does not exist has 0 everywhere, and
+// so has an empty range.
 struct EtcdCondition {
     enum class Field { kVersion, kCreated, kModified };
     enum class Is { kEqual, kNotEqual, kGreater };
@@ -88,31 +89,38 @@ EtcdCommit decode_commit(std::string_view answer);
 EtcdNews decode_news(std::string_view line);
 }  // namespace etcd_json
 
-// The endpoint that is asked next. Clients share it: one that finds an endpoint silent spares the others the wait.
+// The endpoint that is asked next. Clients share it: one that finds an endpoint silent spares the
+// others the wait.
 using EtcdEndpoint = std::atomic<std::size_t>;
 
-// Several requests at once need several clients. One thread uses a client; any may call end and cut.
+// Several requests at once need several clients. One thread uses a client; any may call end and
+// cut.
 class EtcdClient {
 public:
-    // User and password: DDP_ETCD_USER and DDP_ETCD_PASSWORD. name: for messages. Throws as HttpClient.
+    // User and password: DDP_ETCD_USER and DDP_ETCD_PASSWORD. name: for messages. Throws as
+    // HttpClient.
     EtcdClient(const EtcdAddress& address, std::string name,
                std::shared_ptr<EtcdEndpoint> endpoint = std::make_shared<EtcdEndpoint>(0));
 
-    // These try until the deadline, once at least. Throw Error: UNAVAILABLE or TIMEOUT (nobody answers), PERMISSION_DENIED (user,
-    // password, rights or certificates), LIMIT (etcd is full, or the request too large for it), UNSUPPORTED (no JSON gateway), IO (an
-    // answer that cannot be etcd's), INTERRUPTED, ABORTED.
+    // These try until the deadline, once at least. Throw Error: UNAVAILABLE or TIMEOUT (nobody
+    // answers), PERMISSION_DENIED (user, password, rights or certificates), LIMIT (etcd is full, or
+    // the request too large for it), UNSUPPORTED (no JSON gateway), IO (an answer that cannot be
+    // etcd's), INTERRUPTED, ABORTED.
     std::int64_t grant_lease(std::int64_t ttl_s, const Deadline& deadline);
     bool keep_alive(std::int64_t lease, const Deadline& deadline);  // false: it has expired
     // revision 0: the newest. limit: of entries.
-    EtcdRead read(const EtcdRange& range, std::int64_t revision, std::int64_t limit, const Deadline& deadline);
+    EtcdRead read(const EtcdRange& range, std::int64_t revision, std::int64_t limit,
+                  const Deadline& deadline);
     // A request that got lost may be carried out twice: the conditions must see to that.
-    EtcdCommit commit(const std::vector<EtcdCondition>& conditions, const std::vector<EtcdOperation>& then,
+    EtcdCommit commit(const std::vector<EtcdCondition>& conditions,
+                      const std::vector<EtcdOperation>& then,
                       const std::vector<EtcdOperation>& otherwise, const Deadline& deadline);
     void revoke_lease(std::int64_t lease, const Deadline& deadline);
 
-    // Gives to `seen` what happens in the range from that revision on, until the stream ends. One attempt; the next goes to the next
-    // endpoint. Throws as above, and what `seen` throws.
-    void watch(const EtcdRange& range, std::int64_t from_revision, const std::function<void(EtcdNews)>& seen);
+    // Gives to `seen` what happens in the range from that revision on, until the stream ends. One
+    // attempt; the next goes to the next endpoint. Throws as above, and what `seen` throws.
+    void watch(const EtcdRange& range, std::int64_t from_revision,
+               const std::function<void(EtcdNews)>& seen);
 
     void end() { http_.end(); }
     void cut() { http_.cut(); }

@@ -23,7 +23,8 @@ constexpr int kLoads = 5;
 
 void EtcdFollower::start(std::function<void()> news) {
     news_ = std::move(news);
-    thread_ = quiet_thread([this] { persist("the follower of a store on etcd", [this] { follow(); }); });
+    thread_ =
+        quiet_thread([this] { persist("the follower of a store on etcd", [this] { follow(); }); });
 }
 
 void EtcdFollower::join() {
@@ -44,7 +45,8 @@ void EtcdFollower::load(const Deadline& deadline, const std::function<void()>& m
 
 // revision 0: the newest, which it becomes.
 void EtcdFollower::read_all(EtcdRange range, std::int64_t& revision, const Deadline& deadline,
-                            const std::function<void()>& meanwhile, const std::function<void(EtcdEntry)>& seen) {
+                            const std::function<void()>& meanwhile,
+                            const std::function<void(EtcdEntry)>& seen) {
     std::int64_t limit = kFirstPage;
     for (bool more = true; more;) {
         meanwhile();
@@ -57,11 +59,13 @@ void EtcdFollower::read_all(EtcdRange range, std::int64_t& revision, const Deadl
             bytes += entry.value.size();
             seen(std::move(entry));
         }
-        limit = bytes > kPageBytes ? std::max<std::int64_t>(1, limit / 2) : std::min(limit * 2, kLongestPage);
+        limit = bytes > kPageBytes ? std::max<std::int64_t>(1, limit / 2)
+                                   : std::min(limit * 2, kLongestPage);
     }
 }
 
-void EtcdFollower::load_at_one_revision(const Deadline& deadline, const std::function<void()>& meanwhile) {
+void EtcdFollower::load_at_one_revision(const Deadline& deadline,
+                                        const std::function<void()>& meanwhile) {
     std::int64_t revision = 0;
     participant_.head_revision = 0;
     std::vector<EtcdEntry> log;
@@ -89,10 +93,12 @@ void EtcdFollower::load_at_one_revision(const Deadline& deadline, const std::fun
                  [&](EtcdEntry entry) { snapshot += entry.value; });
         replica.load(snapshot, head);
     }
-    std::sort(log.begin(), log.end(),
-              [](const EtcdEntry& a, const EtcdEntry& b) { return a.mod_revision < b.mod_revision; });
+    std::sort(log.begin(), log.end(), [](const EtcdEntry& a, const EtcdEntry& b) {
+        return a.mod_revision < b.mod_revision;
+    });
     for (const auto& entry : alive) {
-        if (entry.key == EtcdReplica::alive_key(participant_.owner)) participant_.joined_at = entry.create_revision;
+        if (entry.key == EtcdReplica::alive_key(participant_.owner))
+            participant_.joined_at = entry.create_revision;
         replica.put(entry.key, entry.value, entry.mod_revision);
     }
     for (const auto& entry : log) replica.put(entry.key, entry.value, entry.mod_revision);
@@ -107,7 +113,8 @@ void EtcdFollower::follow() {
         {
             const EtcdParticipant::Lock lock(participant_.mutex);
             if (!participant_.usable()) break;
-            from = participant_.applied;  // again: of several events at one revision, some may not have come
+            // again: of several events at one revision, some may not have come
+            from = participant_.applied;
         }
         std::int64_t compacted = 0;
         try {
@@ -132,7 +139,8 @@ void EtcdFollower::follow() {
 
 void EtcdFollower::take_news(EtcdNews news) {
     if (news.canceled) {
-        if (news.reason.find("permission denied") != std::string::npos) participant_.lose(news.reason);
+        if (news.reason.find("permission denied") != std::string::npos)
+            participant_.lose(news.reason);
         fail(DDP_ERROR_UNAVAILABLE, "etcd ended the watch: ", news.reason);
     }
     bool lease_expired = false;
@@ -146,8 +154,10 @@ void EtcdFollower::take_news(EtcdNews news) {
                 participant_.replica.removed(rest);
                 lease_expired |= rest == EtcdReplica::alive_key(participant_.owner);
             } else {
-                if (event.entry.key == participant_.key(kHead)) participant_.head_revision = event.entry.mod_revision;
-                participant_.replica.put(rest, event.entry.value, event.entry.mod_revision, applied_);
+                if (event.entry.key == participant_.key(kHead))
+                    participant_.head_revision = event.entry.mod_revision;
+                participant_.replica.put(rest, event.entry.value, event.entry.mod_revision,
+                                         applied_);
             }
             participant_.applied = std::max(participant_.applied, event.entry.mod_revision);
         }
@@ -156,8 +166,8 @@ void EtcdFollower::take_news(EtcdNews news) {
     if (lease_expired) participant_.lose(participant_.was_silent());
 }
 
-// etcd has dropped history up to that revision, of which it still knows what there was then. Most often nothing of what is dropped was
-// this store's.
+// etcd has dropped history up to that revision, of which it still knows what there was then. Most
+// often nothing of what is dropped was this store's.
 void EtcdFollower::skip_compacted(std::int64_t revision) {
     const auto read = [&](const EtcdRange& range) {
         return client_.read(range, revision, 0, participant_.patience()).entries;
@@ -178,7 +188,8 @@ void EtcdFollower::skip_compacted(std::int64_t revision) {
             replica.only_alive(keys);
             if (!head.empty() && head.front().mod_revision > participant_.head_revision) {
                 participant_.head_revision = head.front().mod_revision;
-                replica.put(head.front().key.substr(watched), head.front().value, participant_.head_revision);
+                replica.put(head.front().key.substr(watched), head.front().value,
+                            participant_.head_revision);
             }
             participant_.applied = std::max(participant_.applied, revision);
             news_();

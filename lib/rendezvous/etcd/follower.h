@@ -1,4 +1,5 @@
-// The thread of a participant that reads: it applies all batches, in etcd's order, to the participant's replica.
+// The thread of a participant that reads: it applies all batches, in etcd's order, to the
+// participant's replica.
 #pragma once
 
 #include <functional>
@@ -21,7 +22,8 @@ public:
     void load(const Deadline& deadline, const std::function<void()>& meanwhile);
     // Follows what comes. news: the replica has changed, with the participant's mutex held.
     void start(std::function<void()> news);
-    // Asks for the stream anew: a server that is cut off from the others keeps a watch open and says nothing.
+    // Asks for the stream anew: a server that is cut off from the others keeps a watch open and
+    // says nothing.
     void cut() { client_.cut(); }
     void end_calls() { client_.end(); }
     void join();
@@ -29,7 +31,8 @@ public:
 private:
     void load_at_one_revision(const Deadline& deadline, const std::function<void()>& meanwhile);
     void read_all(EtcdRange range, std::int64_t& revision, const Deadline& deadline,
-                  const std::function<void()>& meanwhile, const std::function<void(EtcdEntry)>& seen);
+                  const std::function<void()>& meanwhile,
+                  const std::function<void(EtcdEntry)>& seen);
     void follow();
     void take_news(EtcdNews news);
     void skip_compacted(std::int64_t revision);

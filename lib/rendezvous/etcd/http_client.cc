@@ -19,11 +19,13 @@ constexpr std::int64_t kConnectMs = 2000;
 constexpr int kLongestPollMs = 1000;
 constexpr std::size_t kLongestAnswer = std::size_t{512} << 20;
 
-#define LIBDDP_CURL_FUNCTIONS(use)                                                                                \
-    use(curl_global_init) use(curl_easy_init) use(curl_easy_cleanup) use(curl_easy_reset) use(curl_easy_setopt)   \
-        use(curl_easy_getinfo) use(curl_easy_strerror) use(curl_slist_append) use(curl_slist_free_all)            \
-            use(curl_multi_init) use(curl_multi_cleanup) use(curl_multi_add_handle) use(curl_multi_remove_handle) \
-                use(curl_multi_perform) use(curl_multi_poll) use(curl_multi_wakeup) use(curl_multi_info_read)
+#define LIBDDP_CURL_FUNCTIONS(use)                                                               \
+    use(curl_global_init) use(curl_easy_init) use(curl_easy_cleanup) use(curl_easy_reset)        \
+        use(curl_easy_setopt) use(curl_easy_getinfo) use(curl_easy_strerror)                     \
+            use(curl_slist_append) use(curl_slist_free_all) use(curl_multi_init)                 \
+                use(curl_multi_cleanup) use(curl_multi_add_handle) use(curl_multi_remove_handle) \
+                    use(curl_multi_perform) use(curl_multi_poll) use(curl_multi_wakeup)          \
+                        use(curl_multi_info_read)
 
 struct Curl {
 #define LIBDDP_CURL_POINTER(name) decltype(&::name) name = nullptr;
@@ -34,13 +36,14 @@ struct Curl {
 Curl open() {
     void* library = dlopen(kFile, RTLD_NOW | RTLD_LOCAL);
     if (!library)
-        fail(DDP_ERROR_UNSUPPORTED, "a store on etcd needs ", kFile, ", which does not load (", dlerror(),
-             "); install libcurl4");
+        fail(DDP_ERROR_UNSUPPORTED, "a store on etcd needs ", kFile, ", which does not load (",
+             dlerror(), "); install libcurl4");
     Curl curl;
     const auto find = [&](const char* name) {
         void* function = dlsym(library, name);
         if (!function)
-            fail(DDP_ERROR_UNSUPPORTED, "a store on etcd needs libcurl 7.68 or newer; ", kFile, " has no ", name);
+            fail(DDP_ERROR_UNSUPPORTED, "a store on etcd needs libcurl 7.68 or newer; ", kFile,
+                 " has no ", name);
         return function;
     };
 #define LIBDDP_CURL_FIND(name) curl.name = reinterpret_cast<decltype(&::name)>(find(#name));
@@ -142,22 +145,24 @@ void HttpClient::pause(std::int64_t ms, const Deadline& deadline) {
     const auto end = Deadline::after_ms(std::min(ms, deadline.remaining_ms()));
     do {
         check();
-        const std::int64_t longest = interrupt::possible() ? interrupt::kSlice.count() : kLongestPollMs;
-        curl().curl_multi_poll(handles_->multi, nullptr, 0, static_cast<int>(std::min(end.remaining_ms(), longest)),
-                               nullptr);
+        const std::int64_t longest =
+            interrupt::possible() ? interrupt::kSlice.count() : kLongestPollMs;
+        curl().curl_multi_poll(handles_->multi, nullptr, 0,
+                               static_cast<int>(std::min(end.remaining_ms(), longest)), nullptr);
     } while (!end.expired());
     check();
 }
 
-HttpClient::Answer HttpClient::post(const std::string& url, const std::string& authorization, std::string_view body,
-                                    const Deadline& deadline) {
+HttpClient::Answer HttpClient::post(const std::string& url, const std::string& authorization,
+                                    std::string_view body, const Deadline& deadline) {
     Call call;
     call.body = body;
     perform(call, url, authorization, deadline);
     return std::move(call.answer);
 }
 
-HttpClient::Answer HttpClient::stream(const std::string& url, const std::string& authorization, std::string_view body,
+HttpClient::Answer HttpClient::stream(const std::string& url, const std::string& authorization,
+                                      std::string_view body,
                                       const std::function<void(std::string_view)>& more) {
     Call call;
     call.body = body;
@@ -171,7 +176,9 @@ void HttpClient::perform(Call& call, const std::string& url, const std::string& 
                          const Deadline& deadline) {
     check();
     CURL* easy = call.easy = handles_->easy;
-    const auto set = [&](CURLoption option, auto value) { curl().curl_easy_setopt(easy, option, value); };
+    const auto set = [&](CURLoption option, auto value) {
+        curl().curl_easy_setopt(easy, option, value);
+    };
     struct List {
         curl_slist* head = nullptr;
         ~List() { curl().curl_slist_free_all(head); }
@@ -223,9 +230,11 @@ void HttpClient::perform(Call& call, const std::string& url, const std::string& 
         check();
         if (call.more && cut_) fail(DDP_ERROR_UNAVAILABLE, "the watch had stood still");
         if (deadline.expired()) fail(DDP_ERROR_TIMEOUT, url, " did not answer");
-        const std::int64_t longest = interrupt::possible() ? interrupt::kSlice.count() : kLongestPollMs;
+        const std::int64_t longest =
+            interrupt::possible() ? interrupt::kSlice.count() : kLongestPollMs;
         curl().curl_multi_poll(handles_->multi, nullptr, 0,
-                               static_cast<int>(std::min(deadline.remaining_ms(), longest)), nullptr);
+                               static_cast<int>(std::min(deadline.remaining_ms(), longest)),
+                               nullptr);
     }
     int left = 0;
     const CURLMsg* message = curl().curl_multi_info_read(handles_->multi, &left);

@@ -30,12 +30,13 @@ public:
     HttpClient(const HttpClient&) = delete;
     HttpClient& operator=(const HttpClient&) = delete;
 
-    // These throw Error: UNAVAILABLE (no connection, or it broke), TIMEOUT, PERMISSION_DENIED (certificates), LIMIT (the answer is too
-    // long), INTERRUPTED, ABORTED (after end). authorization: "" or the header's value.
+    // These throw Error: UNAVAILABLE (no connection, or it broke), TIMEOUT, PERMISSION_DENIED
+    // (certificates), LIMIT (the answer is too long), INTERRUPTED, ABORTED (after end).
+    // authorization: "" or the header's value.
     Answer post(const std::string& url, const std::string& authorization, std::string_view body,
                 const Deadline& deadline);
-    // Gives what comes to `more` until the server ends the answer, `cut` is called or `more` throws. Returns what came with another
-    // status than 200.
+    // Gives what comes to `more` until the server ends the answer, `cut` is called or `more`
+    // throws. Returns what came with another status than 200.
     Answer stream(const std::string& url, const std::string& authorization, std::string_view body,
                   const std::function<void(std::string_view)>& more);
 
@@ -49,7 +50,8 @@ public:
 private:
     struct Handles;
     struct Call;
-    void perform(Call& call, const std::string& url, const std::string& authorization, const Deadline& deadline);
+    void perform(Call& call, const std::string& url, const std::string& authorization,
+                 const Deadline& deadline);
     void check() const;
 
     const Tls tls_;

@@ -52,7 +52,8 @@ void EtcdKeeper::keep_lease() {
 // False: it has expired.
 bool EtcdKeeper::renew_lease() {
     const std::int64_t sent_ms = boot_ms();
-    if (!client_.keep_alive(lease_, Deadline::after_ms(participant_.address.ttl_s * 1000))) return false;
+    if (!client_.keep_alive(lease_, Deadline::after_ms(participant_.address.ttl_s * 1000)))
+        return false;
     renewed_ms_ = sent_ms;
     return true;
 }
@@ -66,7 +67,8 @@ std::int64_t EtcdKeeper::alive_until_ms() const {
 void EtcdKeeper::start(std::function<void()> cut_watch) {
     cut_watch_ = std::move(cut_watch);
     last_answer_ = Deadline::Clock::now();
-    thread_ = quiet_thread([this] { persist("the keeper of a store on etcd", [this] { keep(); }); });
+    thread_ =
+        quiet_thread([this] { persist("the keeper of a store on etcd", [this] { keep(); }); });
 }
 
 void EtcdKeeper::join() {
@@ -76,7 +78,8 @@ void EtcdKeeper::join() {
 void EtcdKeeper::look() {
     const EtcdReplica& replica = participant_.replica;
     const bool has_work =
-        !replica.to_bury().empty() || (replica.wants_snapshot() && replica.lowest_alive() == participant_.owner);
+        !replica.to_bury().empty() ||
+        (replica.wants_snapshot() && replica.lowest_alive() == participant_.owner);
     attend_ |= has_work;
     if (has_work || !participant_.usable()) wake_.notify_one();
 }
@@ -89,13 +92,16 @@ void EtcdKeeper::leave() {
         EtcdClient client = participant_.client();
         if (participant_.joined_at == 0) return client.revoke_lease(lease_, deadline);
         const auto gone = EtcdOperation::remove({participant_.alive_key(), ""});
-        client.commit({{participant_.below(kAlive), Field::kCreated, Is::kEqual, participant_.joined_at}},
-                      {gone, EtcdOperation::remove(participant_.contents()),
-                       EtcdOperation::remove(participant_.below(kSnapshots)),
-                       EtcdOperation::remove({participant_.key(kNewest), ""})},
-                      {gone, EtcdOperation::put(participant_.key(kWatched + EtcdReplica::bury_key(participant_.owner))),
-                       EtcdOperation::put(participant_.key(kNewest))},
-                      deadline);
+        client.commit(
+            {{participant_.below(kAlive), Field::kCreated, Is::kEqual, participant_.joined_at}},
+            {gone, EtcdOperation::remove(participant_.contents()),
+             EtcdOperation::remove(participant_.below(kSnapshots)),
+             EtcdOperation::remove({participant_.key(kNewest), ""})},
+            {gone,
+             EtcdOperation::put(
+                 participant_.key(kWatched + EtcdReplica::bury_key(participant_.owner))),
+             EtcdOperation::put(participant_.key(kNewest))},
+            deadline);
         client.revoke_lease(lease_, deadline);
     } catch (const Error& error) {
         log(LogLevel::kInfo, "a farewell failed: ", error.what());
@@ -140,8 +146,8 @@ void EtcdKeeper::look_for_stale_watch() {
     const std::int64_t newest = participant_.newest_batch(client_, third_of_lease());
     Lock lock(participant_.mutex);
     const std::int64_t before = participant_.applied;
-    participant_.changed.wait_for(lock, kStale,
-                                  [&] { return participant_.applied >= newest || !participant_.usable(); });
+    participant_.changed.wait_for(
+        lock, kStale, [&] { return participant_.applied >= newest || !participant_.usable(); });
     if (participant_.applied < newest && participant_.applied == before) cut_watch_();
 }
 
@@ -155,9 +161,10 @@ void EtcdKeeper::bury_the_dead() {
         if (!tried_to_bury_.insert(owner).second) continue;
         const EtcdRange alive{participant_.key(kWatched + EtcdReplica::alive_key(owner)), ""};
         const EtcdRange bury{participant_.key(kWatched + EtcdReplica::bury_key(owner)), ""};
-        client_.commit({{alive, Field::kVersion, Is::kEqual, 0}, {bury, Field::kVersion, Is::kEqual, 0}},
-                       {EtcdOperation::put(bury.key), EtcdOperation::put(participant_.key(kNewest))}, {},
-                       third_of_lease());
+        client_.commit(
+            {{alive, Field::kVersion, Is::kEqual, 0}, {bury, Field::kVersion, Is::kEqual, 0}},
+            {EtcdOperation::put(bury.key), EtcdOperation::put(participant_.key(kNewest))}, {},
+            third_of_lease());
     }
 }
 
@@ -183,15 +190,18 @@ void EtcdKeeper::make_snapshot() {
         if (Deadline::Clock::now() >= next_beat_) beat();
         const std::string_view part = rest.substr(0, kEtcdPiece);
         rest.remove_prefix(part.size());
-        const std::string at = participant_.key(kSnapshots + EtcdReplica::snapshot_key(head.id, head.pieces));
-        client_.commit({}, {EtcdOperation::put(at, std::string(part))}, {}, participant_.patience());
+        const std::string at =
+            participant_.key(kSnapshots + EtcdReplica::snapshot_key(head.id, head.pieces));
+        client_.commit({}, {EtcdOperation::put(at, std::string(part))}, {},
+                       participant_.patience());
     }
     const std::string at = participant_.key(kHead);
     const std::string value = head.encode();
-    const EtcdCommit commit =
-        client_.commit({{{at, ""}, Field::kModified, Is::kEqual, head_revision}}, {EtcdOperation::put(at, value)},
-                       {EtcdOperation::read({at, ""})}, participant_.patience());
-    const bool mine = commit.succeeded || (!commit.entries.empty() && commit.entries.front().value == value);
+    const EtcdCommit commit = client_.commit(
+        {{{at, ""}, Field::kModified, Is::kEqual, head_revision}}, {EtcdOperation::put(at, value)},
+        {EtcdOperation::read({at, ""})}, participant_.patience());
+    const bool mine =
+        commit.succeeded || (!commit.entries.empty() && commit.entries.front().value == value);
     client_.commit({}, {EtcdOperation::remove(participant_.snapshot(mine ? old_id : head.id))}, {},
                    participant_.patience());
     if (mine) remove_logged(logged);
@@ -205,9 +215,11 @@ void EtcdKeeper::remove_logged(const std::vector<EtcdReplica::Logged>& logged) {
     };
     const auto at = [&](const std::string& rest) { return participant_.key(kWatched + rest); };
     for (const auto& [owner, last_batch, buried] : logged) {
-        removals.push_back(EtcdOperation::remove(
-            {at(EtcdReplica::log_key(owner, 0, 0)), at(EtcdReplica::log_key(owner, last_batch + 1, 0))}));
-        if (buried) removals.push_back(EtcdOperation::remove({at(EtcdReplica::bury_key(owner)), ""}));
+        removals.push_back(
+            EtcdOperation::remove({at(EtcdReplica::log_key(owner, 0, 0)),
+                                   at(EtcdReplica::log_key(owner, last_batch + 1, 0))}));
+        if (buried)
+            removals.push_back(EtcdOperation::remove({at(EtcdReplica::bury_key(owner)), ""}));
         if (removals.size() >= kOperations) carry_out();
     }
     carry_out();

@@ -20,17 +20,20 @@ public:
     EtcdKeeper(const EtcdKeeper&) = delete;
     EtcdKeeper& operator=(const EtcdKeeper&) = delete;
 
-    // Makes this participant known, on the thread that opens the store. The first one finds what an earlier job has left, and removes it.
+    // Makes this participant known, on the thread that opens the store. The first one finds what an
+    // earlier job has left, and removes it.
     void announce(const Deadline& deadline);
     // While that thread loads what is there.
     void keep_lease();
     // cut_watch: the follower's watch has been forgotten.
     void start(std::function<void()> cut_watch);
-    // With the participant's mutex held: the replica has changed, or the participant is closed or lost.
+    // With the participant's mutex held: the replica has changed, or the participant is closed or
+    // lost.
     void look();
     void end_calls() { client_.end(); }
     void join();
-    // The last participant takes everything along. If etcd does not answer in time, the lease expires, and the others see to the rest.
+    // The last participant takes everything along. If etcd does not answer in time, the lease
+    // expires, and the others see to the rest.
     void leave();
     // Store::alive_until_ms.
     std::int64_t alive_until_ms() const;
@@ -45,13 +48,16 @@ private:
     void bury_the_dead();
     void make_snapshot();
     void remove_logged(const std::vector<EtcdReplica::Logged>& logged);
-    Deadline third_of_lease() const { return Deadline::after_ms(participant_.address.ttl_s * 1000 / 3); }
+    Deadline third_of_lease() const {
+        return Deadline::after_ms(participant_.address.ttl_s * 1000 / 3);
+    }
 
     EtcdParticipant& participant_;
     EtcdClient client_;
     std::int64_t lease_ = 0;
     std::atomic<std::int64_t>
-        renewed_ms_;  // boot_ms before the request was sent that etcd has answered last with a lease
+        // boot_ms before the request was sent that etcd has answered last with a lease
+        renewed_ms_;
     std::function<void()> cut_watch_;
     std::condition_variable wake_;
     bool attend_ = false;

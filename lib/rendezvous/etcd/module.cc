@@ -9,8 +9,8 @@ namespace {
 
 using namespace libddp;
 
-std::shared_ptr<StoreEngine> open(const EtcdAddress& address, const std::string& name, std::int64_t call_timeout_ms,
-                                  const Deadline& deadline) {
+std::shared_ptr<StoreEngine> open(const EtcdAddress& address, const std::string& name,
+                                  std::int64_t call_timeout_ms, const Deadline& deadline) {
     return std::make_shared<EtcdStore>(address, name, call_timeout_ms, deadline);
 }
 

@@ -22,7 +22,8 @@ std::uint64_t random_number() {
     return std::uint64_t{random()} << 32 | random();
 }
 
-EtcdParticipant::EtcdParticipant(const EtcdAddress& where, std::string called, std::function<void()> on_lost_)
+EtcdParticipant::EtcdParticipant(const EtcdAddress& where, std::string called,
+                                 std::function<void()> on_lost_)
     : address(where),
       name(std::move(called)),
       root("/ddp/" + address.name + "//"),
@@ -52,7 +53,8 @@ Deadline EtcdParticipant::patience() const {
 }
 
 std::string EtcdParticipant::was_silent() const {
-    return str("this process was silent for longer than ", address.ttl_s, " s, so that it counts as dead (ttl)");
+    return str("this process was silent for longer than ", address.ttl_s,
+               " s, so that it counts as dead (ttl)");
 }
 
 std::int64_t EtcdParticipant::newest_batch(EtcdClient& client, const Deadline& deadline) const {
@@ -75,7 +77,8 @@ void EtcdParticipant::lose(const std::string& reason) {
 
 void EtcdParticipant::lose_if_final(const Error& error) {
     const auto code = error.info().code;
-    if (code == DDP_ERROR_PERMISSION_DENIED || code == DDP_ERROR_UNSUPPORTED || code == DDP_ERROR_IO)
+    if (code == DDP_ERROR_PERMISSION_DENIED || code == DDP_ERROR_UNSUPPORTED ||
+        code == DDP_ERROR_IO)
         lose(error.what());
 }
 
@@ -84,7 +87,8 @@ void EtcdParticipant::no_answer(std::int64_t within_ms) const {
 }
 
 void EtcdParticipant::interrupted(const Request& request) const {
-    fail(DDP_ERROR_INTERRUPTED, "a wait for ", describe_wait(request), " of the store at ", name, " was interrupted");
+    fail(DDP_ERROR_INTERRUPTED, "a wait for ", describe_wait(request), " of the store at ", name,
+         " was interrupted");
 }
 
 }  // namespace libddp

@@ -1,4 +1,5 @@
-// A participant of a store on etcd: what its threads share. The writer, the follower and the keeper have their own beside it.
+// A participant of a store on etcd: what its threads share. The writer, the follower and the keeper
+// have their own beside it.
 #pragma once
 
 #include <condition_variable>
@@ -40,11 +41,14 @@ struct EtcdParticipant {
     EtcdRange below(const std::string& rest) const;
     // All that the store holds, but for its snapshots.
     EtcdRange contents() const;
-    std::string alive_key() const { return key(etcd_keys::kWatched + EtcdReplica::alive_key(owner)); }
+    std::string alive_key() const {
+        return key(etcd_keys::kWatched + EtcdReplica::alive_key(owner));
+    }
     // The pieces of a snapshot.
     EtcdRange snapshot(std::uint64_t id) const;
     EtcdClient client() const { return {address, name, endpoint}; }
-    // The store is lost when no endpoint answers for this long, or twice the lease: an election takes some seconds.
+    // The store is lost when no endpoint answers for this long, or twice the lease: an election
+    // takes some seconds.
     Deadline patience() const;
     std::int64_t patience_ms() const;
     // Why a participant whose lease has ended is lost.

@@ -9,7 +9,8 @@
 namespace libddp {
 namespace {
 
-// A snapshot is made when the batches since the last one are so many that reading them takes those who join longer.
+// A snapshot is made when the batches since the last one are so many that reading them takes those
+// who join longer.
 constexpr std::size_t kManyRecords = 2048;
 constexpr std::size_t kSmallLog = std::size_t{8} << 20;
 // The longest batch: a request, and a few small ones with it.
@@ -87,7 +88,8 @@ std::string EtcdReplica::piece(std::string_view bytes, bool is_last) {
     return value;
 }
 
-void EtcdReplica::put(std::string_view key, std::string_view value, std::int64_t revision, const Applied& applied) {
+void EtcdReplica::put(std::string_view key, std::string_view value, std::int64_t revision,
+                      const Applied& applied) {
     if (take(key, kAlive)) {
         if (auto owner = from_hex(key)) owners_[*owner].alive = true;
         return;
@@ -134,7 +136,8 @@ void EtcdReplica::put(std::string_view key, std::string_view value, std::int64_t
     bytes_ += value.size();
     from.whole = value.front() == kLastPiece;
     value.remove_prefix(1);
-    if (from.partial.size() + value.size() > kLongestBatch) fail(DDP_ERROR_IO, "a batch is too long");
+    if (from.partial.size() + value.size() > kLongestBatch)
+        fail(DDP_ERROR_IO, "a batch is too long");
     if (from.whole && from.partial.empty()) return apply(*owner, value, applied);
     from.partial.append(value);
     if (!from.whole) return;
@@ -155,7 +158,8 @@ void EtcdReplica::apply(std::uint64_t owner, std::string_view batch, const Appli
 void EtcdReplica::removed(std::string_view key) {
     if (!take(key, kAlive)) return;
     const auto owner = from_hex(key);
-    if (auto found = owner ? owners_.find(*owner) : owners_.end(); found != owners_.end()) found->second.alive = false;
+    if (auto found = owner ? owners_.find(*owner) : owners_.end(); found != owners_.end())
+        found->second.alive = false;
 }
 
 void EtcdReplica::only_alive(const std::vector<std::string>& keys) {
@@ -200,7 +204,9 @@ std::string EtcdReplica::snapshot() const {
         out.u64(is.batch);
         out.u64(is.pieces);
     }
-    state_.snapshot([&](std::uint64_t owner, const Request& request) { out.raw(encode_request(owner, request)); });
+    state_.snapshot([&](std::uint64_t owner, const Request& request) {
+        out.raw(encode_request(owner, request));
+    });
     return out.take();
 }
 

@@ -1,5 +1,5 @@
-// The view of a participant of a store on etcd: a StoreState of its own from the batches there, which is the same for
-// all at the same revision. No network, no clock, no threads.
+// The view of a participant of a store on etcd: a StoreState of its own from the batches there,
+// which is the same for all at the same revision. No network, no clock, no threads.
 //
 // Keys, below /ddp/<name>//:
 //     w/alive/<owner>                   a participant; bound to its lease, so that etcd deletes it when that expires
@@ -9,11 +9,12 @@
 //     s/<snapshot>/<piece>              its pieces
 //     fence                             Store::raise_fence. It stays when all else goes
 //     last                              written with each batch: its revision is the newest batch's
-// Numbers are hexadecimal, with all digits, so that etcd sorts them. A batch is a sequence of the store's frames (protocol.h), cut into
-// pieces because etcd refuses long values. All watch w/.
+// Numbers are hexadecimal, with all digits, so that etcd sorts them. A batch is a sequence of the
+// store's frames (protocol.h), cut into pieces because etcd refuses long values. All watch w/.
 //
-// A participant writes one batch at a time, each only while its own key below alive/ exists. So a batch that is written twice,
-// because an answer got lost, is known by its number, and nothing of a participant's comes after its burial.
+// A participant writes one batch at a time, each only while its own key below alive/ exists. So a
+// batch that is written twice, because an answer got lost, is known by its number, and nothing of a
+// participant's comes after its burial.
 #pragma once
 
 #include <cstddef>
@@ -47,9 +48,10 @@ public:
     // Gets what each request has come to; nullopt: nothing, as no participant writes it.
     using Applied = std::function<void(Caller, std::optional<Outcome>)>;
 
-    // One of the keys below w/, in the order of revisions. key: what follows w/. Unknown ones are ignored. Throws Error (IO) on a
-    // batch that is none.
-    void put(std::string_view key, std::string_view value, std::int64_t revision, const Applied& applied = nullptr);
+    // One of the keys below w/, in the order of revisions. key: what follows w/. Unknown ones are
+    // ignored. Throws Error (IO) on a batch that is none.
+    void put(std::string_view key, std::string_view value, std::int64_t revision,
+             const Applied& applied = nullptr);
     void removed(std::string_view key);
     // All others have been removed.
     void only_alive(const std::vector<std::string>& keys);
@@ -68,7 +70,8 @@ public:
     void load(std::string_view snapshot, const EtcdSnapshotHead& head);
     const EtcdSnapshotHead& head() const { return head_; }
 
-    // The batches that a snapshot made now replaces: of each owner the number of its last one, and whether it is buried.
+    // The batches that a snapshot made now replaces: of each owner the number of its last one, and
+    // whether it is buried.
     struct Logged {
         std::uint64_t owner = 0;
         std::uint64_t last_batch = 0;

@@ -7,7 +7,8 @@
 namespace libddp {
 namespace {
 
-// etcd looks for leases that have ended twice in a second, and then a participant buries their owner.
+// etcd looks for leases that have ended twice in a second, and then a participant buries their
+// owner.
 constexpr std::int64_t kBuriedMs = 1500;
 // The time that a waiting call may take beyond its timeout.
 constexpr std::int64_t kGraceMs = 2000;
@@ -23,13 +24,15 @@ std::size_t size_of(const Request& request) {
 
 }  // namespace
 
-EtcdStore::EtcdStore(const EtcdAddress& address, const std::string& name, std::int64_t call_timeout_ms,
-                     const Deadline& deadline)
+EtcdStore::EtcdStore(const EtcdAddress& address, const std::string& name,
+                     std::int64_t call_timeout_ms, const Deadline& deadline)
     : call_timeout_ms_(call_timeout_ms),
       participant_(address, name, [this] { tell_loss(); }),
       writer_(participant_),
       follower_(participant_,
-                [this](Caller caller, std::optional<Outcome> outcome) { writer_.answer(caller, std::move(outcome)); }),
+                [this](Caller caller, std::optional<Outcome> outcome) {
+                    writer_.answer(caller, std::move(outcome));
+                }),
       keeper_(participant_, deadline) {
     try {
         keeper_.announce(deadline);
@@ -81,17 +84,20 @@ Outcome EtcdStore::perform(Request request, std::int64_t within_ms) {
     const auto bound = Deadline::after_ms(bound_ms);
     Lock lock(participant_.mutex);
     participant_.check_usable();
-    if (changes_state(request.op)) return writer_.carry_out(lock, std::move(request), bound, bound_ms);
+    if (changes_state(request.op))
+        return writer_.carry_out(lock, std::move(request), bound, bound_ms);
     return look(lock, request, bound, bound_ms);
 }
 
-Outcome EtcdStore::look(Lock& lock, const Request& request, const Deadline& bound, std::int64_t bound_ms) {
+Outcome EtcdStore::look(Lock& lock, const Request& request, const Deadline& bound,
+                        std::int64_t bound_ms) {
     const auto deadline = Deadline::after_ms(request.timeout_ms);
     writer_.synchronise(lock, request, bound, bound_ms);
     StoreState& state = participant_.replica.state();
     if (may_wait(request.op) && request.timeout_ms != kNoWait) {
         const auto waited = interrupt::wait(lock, participant_.changed, deadline, [&] {
-            return !participant_.usable() || state.first_missing(request.keys) == request.keys.size();
+            return !participant_.usable() ||
+                   state.first_missing(request.keys) == request.keys.size();
         });
         participant_.check_usable();
         if (waited == interrupt::Waited::kInterrupted) participant_.interrupted(request);

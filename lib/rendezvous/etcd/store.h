@@ -1,6 +1,7 @@
-// The store on etcd: participants write what they ask for as batches below one prefix, and each applies all batches, in etcd's order, to
-// a replica of its own (replica.h). So every operation has the semantics of the other stores, and etcd does what it is good at: one
-// order, durable, that survives the loss of servers.
+// The store on etcd: participants write what they ask for as batches below one prefix, and each
+// applies all batches, in etcd's order, to a replica of its own (replica.h). So every operation has
+// the semantics of the other stores, and etcd does what it is good at: one order, durable, that
+// survives the loss of servers.
 //
 // A participant has three threads: writer.h, follower.h and keeper.h. Threads that call only wait.
 #pragma once

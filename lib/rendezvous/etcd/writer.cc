@@ -19,7 +19,8 @@ using Is = EtcdCondition::Is;
 }  // namespace
 
 void EtcdWriter::start() {
-    thread_ = quiet_thread([this] { persist("the writer of a store on etcd", [this] { write(); }); });
+    thread_ =
+        quiet_thread([this] { persist("the writer of a store on etcd", [this] { write(); }); });
 }
 
 void EtcdWriter::join() {
@@ -34,18 +35,20 @@ void EtcdWriter::drop() {
 
 void EtcdWriter::answer(Caller caller, std::optional<Outcome> outcome) {
     if (caller.owner != participant_.owner) return;
-    if (const auto entry = in_flight_.extract(caller.request)) entry.mapped()->outcome = std::move(outcome);
+    if (const auto entry = in_flight_.extract(caller.request))
+        entry.mapped()->outcome = std::move(outcome);
 }
 
-Outcome EtcdWriter::carry_out(Lock& lock, Request request, const Deadline& bound, std::int64_t bound_ms) {
+Outcome EtcdWriter::carry_out(Lock& lock, Request request, const Deadline& bound,
+                              std::int64_t bound_ms) {
     const auto entry = std::make_shared<Entry>();
     entry->id = next_request_++;
     entry->bytes = encode_request(entry->id, request);
     in_flight_.emplace(entry->id, entry);
     outgoing_.push_back(entry);
     wake_.notify_one();
-    const auto waited =
-        interrupt::wait(lock, participant_.changed, bound, [&] { return entry->outcome || !participant_.usable(); });
+    const auto waited = interrupt::wait(lock, participant_.changed, bound,
+                                        [&] { return entry->outcome || !participant_.usable(); });
     if (entry->outcome) return std::move(*entry->outcome);
     participant_.check_usable();
     in_flight_.erase(entry->id);
@@ -54,11 +57,13 @@ Outcome EtcdWriter::carry_out(Lock& lock, Request request, const Deadline& bound
     participant_.no_answer(bound_ms);
 }
 
-void EtcdWriter::synchronise(Lock& lock, const Request& request, const Deadline& bound, std::int64_t bound_ms) {
+void EtcdWriter::synchronise(Lock& lock, const Request& request, const Deadline& bound,
+                             std::int64_t bound_ms) {
     const std::uint64_t mine = ++syncs_asked_;
     wake_.notify_one();
     const auto waited = interrupt::wait(lock, participant_.changed, bound, [&] {
-        return (syncs_done_ >= mine && participant_.applied >= sync_revision_) || !participant_.usable();
+        return (syncs_done_ >= mine && participant_.applied >= sync_revision_) ||
+               !participant_.usable();
     });
     participant_.check_usable();
     if (waited == interrupt::Waited::kInterrupted) participant_.interrupted(request);
@@ -77,7 +82,9 @@ void EtcdWriter::write() {
 
 // False: the participant is closed or lost.
 bool EtcdWriter::write_next(Lock& lock) {
-    wake_.wait(lock, [&] { return !participant_.usable() || !outgoing_.empty() || syncs_asked_ > syncs_done_; });
+    wake_.wait(lock, [&] {
+        return !participant_.usable() || !outgoing_.empty() || syncs_asked_ > syncs_done_;
+    });
     if (!participant_.usable()) return false;
     const std::uint64_t syncs = syncs_asked_;
     Entries entries = take_batch();
@@ -85,7 +92,8 @@ bool EtcdWriter::write_next(Lock& lock) {
     std::int64_t revision = 0;
     std::string lost, refused;
     try {
-        revision = entries.empty() ? participant_.newest_batch(client_, participant_.patience()) : write_batch(entries);
+        revision = entries.empty() ? participant_.newest_batch(client_, participant_.patience())
+                                   : write_batch(entries);
     } catch (const Error& error) {
         (error.info().code == DDP_ERROR_LIMIT && !entries.empty() ? refused : lost) = error.what();
     } catch (const std::exception& error) {
@@ -107,7 +115,8 @@ bool EtcdWriter::write_next(Lock& lock) {
 EtcdWriter::Entries EtcdWriter::take_batch() {
     Entries entries;
     for (std::size_t bytes = 0;
-         !outgoing_.empty() && (entries.empty() || bytes + outgoing_.front()->bytes.size() <= kBatch);) {
+         !outgoing_.empty() &&
+         (entries.empty() || bytes + outgoing_.front()->bytes.size() <= kBatch);) {
         bytes += outgoing_.front()->bytes.size();
         entries.push_back(std::move(outgoing_.front()));
         outgoing_.pop_front();
@@ -141,15 +150,19 @@ std::int64_t EtcdWriter::write_batch(Entries& entries) {
 
 std::int64_t EtcdWriter::commit_piece(std::uint64_t batch, std::uint64_t piece, std::string value) {
     const std::string alive = participant_.alive_key();
-    const std::string here =
-        participant_.key(etcd_keys::kWatched + EtcdReplica::log_key(participant_.owner, batch, piece));
-    const EtcdCommit commit = client_.commit(
-        {{{alive, ""}, Field::kVersion, Is::kGreater, 0}, {{here, ""}, Field::kVersion, Is::kEqual, 0}},
-        {EtcdOperation::put(here, std::move(value)), EtcdOperation::put(participant_.key(etcd_keys::kNewest))},
-        {EtcdOperation::read({alive, ""})}, participant_.patience());
+    const std::string here = participant_.key(
+        etcd_keys::kWatched + EtcdReplica::log_key(participant_.owner, batch, piece));
+    const EtcdCommit commit =
+        client_.commit({{{alive, ""}, Field::kVersion, Is::kGreater, 0},
+                        {{here, ""}, Field::kVersion, Is::kEqual, 0}},
+                       {EtcdOperation::put(here, std::move(value)),
+                        EtcdOperation::put(participant_.key(etcd_keys::kNewest))},
+                       {EtcdOperation::read({alive, ""})}, participant_.patience());
     // Otherwise an earlier attempt has written it.
-    if (!commit.succeeded && commit.entries.empty()) fail(DDP_ERROR_UNAVAILABLE, participant_.was_silent());
-    return commit.succeeded ? commit.revision : participant_.newest_batch(client_, participant_.patience());
+    if (!commit.succeeded && commit.entries.empty())
+        fail(DDP_ERROR_UNAVAILABLE, participant_.was_silent());
+    return commit.succeeded ? commit.revision
+                            : participant_.newest_batch(client_, participant_.patience());
 }
 
 }  // namespace libddp

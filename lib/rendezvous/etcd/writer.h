@@ -19,7 +19,8 @@ class EtcdWriter {
 public:
     using Lock = EtcdParticipant::Lock;
 
-    explicit EtcdWriter(EtcdParticipant& participant) : participant_(participant), client_(participant.client()) {}
+    explicit EtcdWriter(EtcdParticipant& participant)
+        : participant_(participant), client_(participant.client()) {}
     EtcdWriter(const EtcdWriter&) = delete;
     EtcdWriter& operator=(const EtcdWriter&) = delete;
 
@@ -27,7 +28,8 @@ public:
     // Writes a request and waits until it has been applied here.
     Outcome carry_out(Lock& lock, Request request, const Deadline& bound, std::int64_t bound_ms);
     // Waits until the replica has all that was acknowledged before the call. request: for messages.
-    void synchronise(Lock& lock, const Request& request, const Deadline& bound, std::int64_t bound_ms);
+    void synchronise(Lock& lock, const Request& request, const Deadline& bound,
+                     std::int64_t bound_ms);
     // A request has been applied here: one of this participant's has its outcome.
     void answer(Caller caller, std::optional<Outcome> outcome);
     // The participant is closed or lost.

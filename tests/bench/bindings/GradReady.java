@@ -7,8 +7,9 @@ import org.libddp.Group;
 import org.libddp.Parameter;
 
 /**
- * The cost of ddp_grad_ready from Java: a JSON line as ddp-bench prints it, with the median over rounds, the loop
- * included. The gradients are views of one element in one bucket, so that nothing is copied and nothing is sent meanwhile.
+ * The cost of ddp_grad_ready from Java: a JSON line as ddp-bench prints it, with the median over
+ * rounds, the loop included. The gradients are views of one element in one bucket, so that nothing
+ * is copied and nothing is sent meanwhile.
  *
  * <pre>java -cp libddp.jar GradReady.java [--limit-ns N]      ends with status 1 if the median is more</pre>
  */
@@ -29,13 +30,15 @@ final class GradReady {
     }
 
     public static void main(String[] arguments) {
-        double limit =
-                arguments.length == 2 && arguments[0].equals("--limit-ns") ? Double.parseDouble(arguments[1]) : 1e9;
+        double limit = arguments.length == 2 && arguments[0].equals("--limit-ns")
+                ? Double.parseDouble(arguments[1])
+                : 1e9;
         double[] rounds = new double[ROUNDS];
         String backend;
         try (Group group = Group.alone(); Context context = new Context(group)) {
             List<Parameter> parameters = new ArrayList<>();
-            for (int i = 0; i < PARAMS; ++i) parameters.add(context.parameter("p" + i).shape(1).register());
+            for (int i = 0; i < PARAMS; ++i)
+                parameters.add(context.parameter("p" + i).shape(1).register());
             context.commit();
             backend = group.backend();
             for (int i = 0; i < WARM_UP; ++i) round(context, parameters);
@@ -48,7 +51,8 @@ final class GradReady {
                 "{\"name\":\"grad-ready\",\"world\":1,\"backend\":\"%s\",\"bytes\":%d,\"iters\":%d,\"median_ms\":%.6f,\"p10_ms\":%.6f,"
                         + "\"p90_ms\":%.6f,\"params\":%d,\"ns_per_call\":%.1f,\"language\":\"java %s\"}%n",
                 backend, 4 * PARAMS, ROUNDS, ms * median, ms * rounds[ROUNDS / 10],
-                ms * rounds[ROUNDS - 1 - ROUNDS / 10], PARAMS, median, System.getProperty("java.version"));
+                ms * rounds[ROUNDS - 1 - ROUNDS / 10], PARAMS, median,
+                System.getProperty("java.version"));
         System.exit(median <= limit ? 0 : 1);
     }
 }

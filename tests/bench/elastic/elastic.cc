@@ -1,10 +1,11 @@
-// The program of tests/bench/performance/elastic.py. A store or one rank, whose state is a model's parameters and as
-// much momentum:
+// The program of tests/bench/performance/elastic.py. A store or one rank, whose state is a model's
+// parameters and as much momentum:
 //
 //     bench_elastic store                             prints its address, and ends with its standard input
 //     bench_elastic train STORE BACKEND MODEL WORLD   trains until it is killed; at most WORLD ranks. A line for each roster
 //     bench_elastic cost STORE BACKEND MODEL WORLD RANK PAIRS
-//                                                     so many steps on a plain group and in an elastic job, in turns
+//                                                     so many steps on a plain group and in an
+//                                                     elastic job, in turns
 #include <cstdio>
 #include <cstdlib>
 #include <ddp/ddp.hpp>
@@ -39,7 +40,8 @@ public:
     void add_to(ddp::Elastic& job) {
         job.add_context(context_);
         for (std::size_t i = 0; i < momenta_.size(); ++i)
-            job.add_state("momentum" + std::to_string(i), momenta_[i].data(), momenta_[i].size() * sizeof(float));
+            job.add_state("momentum" + std::to_string(i), momenta_[i].data(),
+                          momenta_[i].size() * sizeof(float));
     }
 
     void fill(float value) {
@@ -118,8 +120,9 @@ void serve() {
     }
 }
 
-// begin_ms: of the ddp_elastic_begin from which the roster comes. at_ms: when that returned, on the clock of all processes of this host.
-// step_ms: the first step of the roster. usual_ms: the median of the steps of this rank so far.
+// begin_ms: of the ddp_elastic_begin from which the roster comes. at_ms: when that returned, on the
+// clock of all processes of this host. step_ms: the first step of the roster. usual_ms: the median
+// of the steps of this rank so far.
 void train(const char* address, const char* backend, const char* model, std::int32_t world) {
     const bench::Store store = connect(address);
     ddp::Elastic job = join(store.get(), backend, world);
@@ -140,12 +143,14 @@ void train(const char* address, const char* backend, const char* model, std::int
         const double step = bench::now_ms() - before;
         if (now.changed) {
             std::printf(
-                "{\"roster\": %lld, \"world\": %d, \"begin_ms\": %.3f, \"at_ms\": %.3f, \"step_ms\": %.3f, "
+                "{\"roster\": %lld, \"world\": %d, \"begin_ms\": %.3f, \"at_ms\": %.3f, "
+                "\"step_ms\": %.3f, "
                 "\"usual_ms\": %.3f}\n",
                 static_cast<long long>(now.roster), now.world_size, begun - start, begun, step,
                 usual.empty() ? 0.0 : bench::median(usual));
             std::fflush(stdout);
-            if (!trainer.holds(kOfTheJob)) throw std::runtime_error("a rank has not got the state of the job");
+            if (!trainer.holds(kOfTheJob))
+                throw std::runtime_error("a rank has not got the state of the job");
         } else {
             usual.push_back(step);
         }
@@ -153,8 +158,8 @@ void train(const char* address, const char* backend, const char* model, std::int
     }
 }
 
-void compare(const char* address, const char* backend, const char* model_name, std::int32_t world, std::int32_t rank,
-             int pairs) {
+void compare(const char* address, const char* backend, const char* model_name, std::int32_t world,
+             std::int32_t rank, int pairs) {
     const bench::Model model = bench::find_model(model_name);
     const bench::Store store = connect(address);
     ddp_group_options options = group_options(store.get(), backend);
@@ -196,8 +201,10 @@ void compare(const char* address, const char* backend, const char* model_name, s
     std::vector<double> ratios;
     for (std::size_t i = 0; i < on_group.size(); ++i) ratios.push_back(in_job[i] / on_group[i]);
     if (rank == 0)
-        std::printf("{\"plain_ms\": %.4f, \"elastic_ms\": %.4f, \"ratio\": %.5f, \"calls_us\": %.3f}\n",
-                    bench::median(on_group), bench::median(in_job), bench::median(ratios), 1e3 * bench::median(calls));
+        std::printf(
+            "{\"plain_ms\": %.4f, \"elastic_ms\": %.4f, \"ratio\": %.5f, \"calls_us\": %.3f}\n",
+            bench::median(on_group), bench::median(in_job), bench::median(ratios),
+            1e3 * bench::median(calls));
     ranks.barrier();
 }
 
@@ -206,7 +213,8 @@ void run(int argc, char** argv) {
     if (what == "store" && argc == 2) return serve();
     if (what == "train" && argc == 6) return train(argv[2], argv[3], argv[4], std::atoi(argv[5]));
     if (what == "cost" && argc == 8)
-        return compare(argv[2], argv[3], argv[4], std::atoi(argv[5]), std::atoi(argv[6]), std::atoi(argv[7]));
+        return compare(argv[2], argv[3], argv[4], std::atoi(argv[5]), std::atoi(argv[6]),
+                       std::atoi(argv[7]));
     throw std::runtime_error("elastic.cc says how this is called");
 }
 

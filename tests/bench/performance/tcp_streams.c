@@ -1,11 +1,11 @@
-/* The best that TCP can do: so many bytes each way at once over several connections, without a thread and without
- * libddp.
+/* The best that TCP can do: so many bytes each way at once over several connections, without a
+ * thread and without libddp.
  *
  *     tcp_streams listen ADDRESS PORT BYTES TIMES STREAMS     prints the milliseconds of the slower side, one a line
  *     tcp_streams connect ADDRESS PORT BYTES TIMES STREAMS
  *
- * An allreduce between two ranks sends half of its bytes each way to be reduced and half to be gathered: as many bytes each way as it
- * reduces.
+ * An allreduce between two ranks sends half of its bytes each way to be reduced and half to be
+ * gathered: as many bytes each way as it reduces.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -75,18 +75,20 @@ static void both_ways(const int* fds, int streams, const char* out, char* in, si
         int moved = 0;
         for (int i = 0; i < streams; ++i) {
             if (sent[i] < each) {
-                ssize_t count =
-                    send(fds[i], out + (size_t)i * each + sent[i], each - sent[i], MSG_DONTWAIT | MSG_NOSIGNAL);
+                ssize_t count = send(fds[i], out + (size_t)i * each + sent[i], each - sent[i],
+                                     MSG_DONTWAIT | MSG_NOSIGNAL);
                 if (count < 0 && errno != EAGAIN) die("send");
                 if (count > 0) moved = 1, left -= (sent[i] += (size_t)count) == each;
             }
             if (received[i] < each) {
-                ssize_t count = recv(fds[i], in + (size_t)i * each + received[i], each - received[i], MSG_DONTWAIT);
+                ssize_t count = recv(fds[i], in + (size_t)i * each + received[i],
+                                     each - received[i], MSG_DONTWAIT);
                 if (count == 0 || (count < 0 && errno != EAGAIN)) die("recv");
                 if (count > 0) moved = 1, left -= (received[i] += (size_t)count) == each;
             }
-            waits[i] =
-                (struct pollfd){fds[i], (short)((sent[i] < each ? POLLOUT : 0) | (received[i] < each ? POLLIN : 0)), 0};
+            waits[i] = (struct pollfd){
+                fds[i], (short)((sent[i] < each ? POLLOUT : 0) | (received[i] < each ? POLLIN : 0)),
+                0};
         }
         if (!moved && left > 0) poll(waits, (nfds_t)streams, 1000);
     }
@@ -97,17 +99,23 @@ int main(int argc, char** argv) {
         fprintf(stderr, "usage: tcp_streams listen|connect ADDRESS PORT BYTES TIMES STREAMS\n");
         return 2;
     }
-    const int is_listener = strcmp(argv[1], "listen") == 0, times = atoi(argv[5]), streams = atoi(argv[6]);
-    const size_t bytes = strtoul(argv[4], NULL, 10), each = bytes / (size_t)(streams > 0 ? streams : 1);
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)atoi(argv[3]))};
-    if (streams < 1 || streams > MOST || each == 0 || inet_pton(AF_INET, argv[2], &address.sin_addr) != 1) return 2;
+    const int is_listener = strcmp(argv[1], "listen") == 0, times = atoi(argv[5]),
+              streams = atoi(argv[6]);
+    const size_t bytes = strtoul(argv[4], NULL, 10),
+                 each = bytes / (size_t)(streams > 0 ? streams : 1);
+    struct sockaddr_in address = {.sin_family = AF_INET,
+                                  .sin_port = htons((uint16_t)atoi(argv[3]))};
+    if (streams < 1 || streams > MOST || each == 0 ||
+        inet_pton(AF_INET, argv[2], &address.sin_addr) != 1)
+        return 2;
     alarm(600);
     int listener = -1;
     if (is_listener) {
         const int on = 1;
         listener = socket(AF_INET, SOCK_STREAM, 0);
         setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-        if (bind(listener, (struct sockaddr*)&address, sizeof address) != 0 || listen(listener, MOST) != 0)
+        if (bind(listener, (struct sockaddr*)&address, sizeof address) != 0 ||
+            listen(listener, MOST) != 0)
             die("listen");
     }
     int fds[MOST];

@@ -1,9 +1,12 @@
-// The program of tests/bench/performance/store.py. A store, or a part of its clients, each on a thread of its own:
+// The program of tests/bench/performance/store.py. A store, or a part of its clients, each on a
+// thread of its own:
 //
 //     bench_clients serve                        prints the store's address, and ends with its standard input
 //     bench_clients join STORE FIRST COUNT ALL   clients FIRST to FIRST + COUNT - 1 of ALL: waits for a line on standard input, then joins,
-//                                                meets all others, and waits for a key that the last client sets after that.
-//                                                Prints milliseconds since the line, of the slowest client
+//                                                meets all others, and waits for a key that the
+//                                                last client sets after that.
+//                                                Prints milliseconds since the line, of the slowest
+//                                                client
 #include <ddp/ddp.h>
 #include <sys/resource.h>
 
@@ -123,8 +126,8 @@ int join(const std::string& uri, int first, int count, int all) {
     go.count_down();
     for (std::thread& client : clients) client.join();
     if (failed > 0) return 1;
-    std::printf("{\"joined_ms\": %.1f, \"met_ms\": %.1f, \"heard_ms\": %.1f}\n", moments.joined - begin,
-                moments.met - begin, moments.heard - begin);
+    std::printf("{\"joined_ms\": %.1f, \"met_ms\": %.1f, \"heard_ms\": %.1f}\n",
+                moments.joined - begin, moments.met - begin, moments.heard - begin);
     return 0;
 }
 

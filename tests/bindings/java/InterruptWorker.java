@@ -16,8 +16,9 @@ import org.libddp.StoreOptions;
 import org.libddp.Work;
 
 /**
- * A rank in Java that waits: tests/dist/interrupt/worker.c tells how it is called and what it prints. Thread.interrupt, for which a line
- * on standard input asks, ends the wait with a DdpException; the thread stays interrupted.
+ * A rank in Java that waits: tests/dist/interrupt/worker.c tells how it is called and what it
+ * prints. Thread.interrupt, for which a line on standard input asks, ends the wait with a
+ * DdpException; the thread stays interrupted.
  */
 class InterruptWorker {
     private static final Duration TIMEOUT = Duration.ofSeconds(60);
@@ -27,9 +28,10 @@ class InterruptWorker {
     }
 
     private static void tell(String word, DdpException error) {
-        String name = error instanceof DdpException.Interrupted ? "INTERRUPTED" : error.getClass().getSimpleName();
-        System.out.printf(Locale.ROOT, "%s %.6f %s %d %s%n", word, System.nanoTime() / 1e9, name, error.rank(),
-                error.getMessage());
+        String name = error instanceof DdpException.Interrupted ? "INTERRUPTED"
+                                                                : error.getClass().getSimpleName();
+        System.out.printf(Locale.ROOT, "%s %.6f %s %d %s%n", word, System.nanoTime() / 1e9, name,
+                error.rank(), error.getMessage());
     }
 
     private static void waiting(Runnable call) {
@@ -44,11 +46,13 @@ class InterruptWorker {
     }
 
     private static void useStore(String uri) {
-        try (Store store = new Store(uri, new StoreOptions().server(uri.startsWith("tcp:")).timeout(TIMEOUT))) {
+        try (Store store = new Store(
+                     uri, new StoreOptions().server(uri.startsWith("tcp:")).timeout(TIMEOUT))) {
             waiting(() -> store.get("nobody sets this"));
             store.set("key", "value");
-            System.out.println(
-                    Arrays.equals(store.get("key"), "value".getBytes()) ? "the store works" : "the store is broken");
+            System.out.println(Arrays.equals(store.get("key"), "value".getBytes())
+                            ? "the store works"
+                            : "the store is broken");
         }
     }
 
@@ -112,7 +116,8 @@ class InterruptWorker {
             useStore(arguments[3]);
             return;
         }
-        GroupOptions options = new GroupOptions().rank(rank).worldSize(world).initMethod(arguments[3]);
+        GroupOptions options =
+                new GroupOptions().rank(rank).worldSize(world).initMethod(arguments[3]);
         options.backend(arguments[4]).timeout(TIMEOUT);
         if (name.equals("join")) {
             waiting(() -> new Group(options));

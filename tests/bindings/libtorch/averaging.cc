@@ -14,7 +14,8 @@
 namespace {
 
 constexpr int kSteps = 4, kPart = 6;
-constexpr double kBound = 1e-12;  // rounding; one gradient that is not averaged moves weights by 0.01
+// rounding; one gradient that is not averaged moves weights by 0.01
+constexpr double kBound = 1e-12;
 
 void expect(bool holds, const std::string& what) {
     if (!holds) throw std::runtime_error(what);
@@ -96,8 +97,8 @@ void zero(Net& net, bool in_place) {
 }
 
 /* Some steps, alone on everything and together on parts. */
-void compare_zeroed(const ddp::Group& group, const ddp::DistributedDataParallelOptions& options, bool find, bool same,
-                    bool in_place) {
+void compare_zeroed(const ddp::Group& group, const ddp::DistributedDataParallelOptions& options,
+                    bool find, bool same, bool in_place) {
     Net alone, net;
     if (!find) without(alone, {"never"}), without(net, {"never"});
     if (group.rank() > 0) {
@@ -115,11 +116,13 @@ void compare_zeroed(const ddp::Group& group, const ddp::DistributedDataParallelO
         loss_of(alone->forward(x)).backward();
         loss_of(model.forward(mine(group, x))).backward();
         if (find && !in_place) {
-            expect(!net->never->weight.grad().defined(), "a parameter that no rank uses has a gradient");
+            expect(!net->never->weight.grad().defined(),
+                   "a parameter that no rank uses has a gradient");
         }
         one.step(), all.step();
     }
-    expect(distance(alone, net) < kBound, "weights differ by " + std::to_string(distance(alone, net)));
+    expect(distance(alone, net) < kBound,
+           "weights differ by " + std::to_string(distance(alone, net)));
 }
 
 void compare(const ddp::Group& group, const ddp::DistributedDataParallelOptions& options, bool find,
@@ -161,7 +164,8 @@ void no_sync(const ddp::Group& group) {
     for (const auto& item : net->named_parameters()) {
         const torch::Tensor expected = alone->named_parameters()[item.key()].grad();
         if (!expected.defined()) continue;
-        expect((item.value().grad() - expected).abs().max().item<double>() < kBound, item.key() + " after no_sync");
+        expect((item.value().grad() - expected).abs().max().item<double>() < kBound,
+               item.key() + " after no_sync");
     }
 }
 
@@ -177,7 +181,8 @@ void no_sync_of_branches(const ddp::Group& group) {
     net->uses_right = false;
     loss_of(model.forward(mine(group, second))).backward();
     loss_of(other->forward(first)).backward();
-    expect((net->right->weight.grad() - other->right->weight.grad()).abs().max().item<double>() < kBound,
+    expect((net->right->weight.grad() - other->right->weight.grad()).abs().max().item<double>() <
+               kBound,
            "a layer that only no_sync used");
 }
 
@@ -189,8 +194,10 @@ void part_of_the_output(const ddp::Group& group) {
         const torch::Tensor x = inputs(group, step);
         model.forward(mine(group, x)).second[0].mean().backward();
         other->forward(x).second[0].mean().backward();
-        expect(!net->right->weight.grad().defined(), "a layer behind an output that the loss does not use");
-        expect((net->left->weight.grad() - other->left->weight.grad()).abs().max().item<double>() < kBound,
+        expect(!net->right->weight.grad().defined(),
+               "a layer behind an output that the loss does not use");
+        expect((net->left->weight.grad() - other->left->weight.grad()).abs().max().item<double>() <
+                   kBound,
                "a layer behind an output that the loss uses");
     }
 }
@@ -203,8 +210,10 @@ void some_ranks(const ddp::Group& group) {
     const torch::Tensor x = inputs(group, 0);
     loss_of(model.forward(mine(group, x))).backward();
     loss_of(other->forward(x.narrow(0, 0, kPart))).backward();  // what rank 0 did
-    expect((net->right->weight.grad() - other->right->weight.grad() / group.world_size()).abs().max().item<double>() <
-               kBound,
+    expect((net->right->weight.grad() - other->right->weight.grad() / group.world_size())
+                   .abs()
+                   .max()
+                   .item<double>() < kBound,
            "a gradient of one rank only");
 }
 
@@ -213,7 +222,8 @@ void buffers(const ddp::Group& group) {
     without(net, {"never"});
     ddp::DistributedDataParallel model(net, group);
     model.forward(torch::full({2, 5}, 1.0 + group.rank(), torch::kDouble));
-    expect(net->seen[0].item<double>() == 1 + group.rank(), "a buffer is each rank's own after a forward pass");
+    expect(net->seen[0].item<double>() == 1 + group.rank(),
+           "a buffer is each rank's own after a forward pass");
     model.forward(torch::zeros({2, 5}, torch::kDouble));
     expect(net->seen[0].item<double>() == 1, "a buffer becomes rank 0's before a forward pass");
 }
@@ -231,8 +241,9 @@ void failed_backward(const ddp::Group& group) {
     }
     loss_of(model.forward(mine(group, x))).backward();
     loss_of(other->forward(x)).backward();
-    expect((net->left->weight.grad() - other->left->weight.grad()).abs().max().item<double>() < kBound,
-           "the step after a backward pass that failed");
+    expect(
+        (net->left->weight.grad() - other->left->weight.grad()).abs().max().item<double>() < kBound,
+        "the step after a backward pass that failed");
 }
 
 /* Waits in the store, which works whatever has become of the group. */
@@ -264,7 +275,8 @@ void fails(const std::function<void()>& body, const std::string& with) {
     try {
         body();
     } catch (const ddp::Error& error) {
-        expect(std::string(error.what()).find(with) != std::string::npos, std::string("the message: ") + error.what());
+        expect(std::string(error.what()).find(with) != std::string::npos,
+               std::string("the message: ") + error.what());
         return;
     }
     throw std::runtime_error("no error: " + with);
@@ -284,8 +296,10 @@ void changes(const ddp::Group& group) {
         zero(net, false), zero(other, false);
         loss_of(model.forward(x)).backward();
         loss_of(other->forward(inputs(group, 0))).backward();
-        expect(net->right->weight.grad().defined() == trained, "a frozen layer has no gradient, a thawed one has");
-        expect((net->left->weight.grad() - other->left->weight.grad()).abs().max().item<double>() < kBound,
+        expect(net->right->weight.grad().defined() == trained,
+               "a frozen layer has no gradient, a thawed one has");
+        expect((net->left->weight.grad() - other->left->weight.grad()).abs().max().item<double>() <
+                   kBound,
                "the mean beside a frozen layer");
     }
     net->right->weight.set_requires_grad(true), net->right->bias.set_requires_grad(true);
@@ -306,7 +320,8 @@ void errors(const ddp::Group& group) {
 
     Net frozen;
     without(frozen, {""});
-    fails([&] { ddp::DistributedDataParallel refused(frozen, group); }, "no parameter that requires a gradient");
+    fails([&] { ddp::DistributedDataParallel refused(frozen, group); },
+          "no parameter that requires a gradient");
     ReturnsOwn own;
     const torch::Tensor y = torch::ones({1, 5});
     ddp::DistributedDataParallel taken(own, group);
@@ -317,7 +332,9 @@ void errors(const ddp::Group& group) {
     ddp::DistributedDataParallelOptions options;
     options.bucket_cap_mb = 0;
     fails([&] { ddp::DistributedDataParallel refused(net, group, options); }, "bucket_cap_mb");
-    meet(group);  // `model` is freed in a step that has begun, which breaks the group: no rank may need that any more
+    // `model` is freed in a step that has begun, which breaks the group: no rank may need that any
+    // more
+    meet(group);
 }
 
 /* The distance between the weights in two files of the example. */

@@ -20,7 +20,8 @@ public final class Tree {
     }
 
     private static Map<String, Object> tree(float value) {
-        return Map.of("layers", List.of(layer(value), layer(value)), "again", List.of(List.of(array(1, value))));
+        return Map.of("layers", List.of(layer(value), layer(value)), "again",
+                List.of(List.of(array(1, value))));
     }
 
     private static void check(Object tree, float value) {
@@ -44,7 +45,11 @@ public final class Tree {
                 check(gradients, step + (group.worldSize() - 1) / 2f);
             }
             System.out.println("rank " + group.rank() + " (Java): "
-                    + parallel.context().parameters().stream().map(Parameter::name).collect(Collectors.joining(" ")));
+                    + parallel.context()
+                              .parameters()
+                              .stream()
+                              .map(Parameter::name)
+                              .collect(Collectors.joining(" ")));
             parallel.close();
         }
     }

@@ -1,5 +1,5 @@
-/* A store that outlives the ranks: prints its port, and ends with its standard input.
- * `store URI`: another than tcp://127.0.0.1:0. One on etcd is not emptied as long as this process is there. */
+/* A store that outlives the ranks: prints its port, and ends with its standard input. `store URI`:
+ * another than tcp://127.0.0.1:0. One on etcd is not emptied as long as this process is there. */
 #include <ddp/ddp.h>
 #include <stdio.h>
 #include <string.h>

@@ -1,6 +1,7 @@
 /* A rank of an elastic job, for elastic_test.py and storm.py:
  *
- *     worker init=tcp://127.0.0.1:PORT backend=tcp steps=100 min=1 max=4 settle=2000 timeout=5000 [OPTION=VALUE ...]
+ *     worker init=tcp://127.0.0.1:PORT backend=tcp steps=100 min=1 max=4 settle=2000 timeout=5000
+ *     [OPTION=VALUE ...]
  *
  *     pause=US         how long a step computes
  *     leave-at=STEP    announces there that it leaves
@@ -14,7 +15,8 @@
  *     contexts=2       half of the parameters in each; the second begins when the optimizer of the first has run, as in a GAN
  *     calls=CALLS      collectives of the program's own after each ddp_finalize: norm (before the optimizer), loss (after it)
  *     die=PLACE die-at=N die-after=US
- *                      kills itself so long after it has come to this place for the Nth time: join, meet, rebuild, step, finalize,
+ *                      kills itself so long after it has come to this place for the Nth time: join,
+ *                      meet, rebuild, step, finalize,
  *                      norm, optimizer, loss, commit, committed
  *     stop=PLACE stop-at=N
  *                      stops there (SIGSTOP) until it gets SIGCONT, and prints "goes on" then
@@ -23,10 +25,12 @@
  *     sums=1           "applied" lines end with a checksum like that of "done" lines
  *     clock=1          "applied" lines end with "at MS": milliseconds of CLOCK_MONOTONIC
  *
- * Gradients are sums of integers over the samples of a step, so the result depends neither on the ranks nor on their number. At the end it
- * prints "done STEPS SUM", where SUM is a checksum of the bits of the parameters and of the momenta. `worker reference steps=100` prints
- * what one process computes. Each new roster is a line "roster NUMBER step STEP rank RANK of WORLD after MS ms", and each step that has
- * been applied a line "applied STEP in NUMBER". At SIGTERM it leaves politely. */
+ * Gradients are sums of integers over the samples of a step, so the result depends neither on the
+ * ranks nor on their number. At the end it prints "done STEPS SUM", where SUM is a checksum of the
+ * bits of the parameters and of the momenta. `worker reference steps=100` prints what one process
+ * computes. Each new roster is a line "roster NUMBER step STEP rank RANK of WORLD after MS ms", and
+ * each step that has been applied a line "applied STEP in NUMBER". At SIGTERM it leaves politely.
+ */
 #define _GNU_SOURCE
 #include <ddp/ddp.h>
 #include <signal.h>
@@ -49,8 +53,8 @@ static struct {
     const char* calls;
     const char* stop;
     const char* save;
-    long steps, min, max, settle, timeout, pause, leave_at, rejoin, size, unused, rebuild, die_at, die_after, contexts,
-        stop_at, clock, sums, accumulate;
+    long steps, min, max, settle, timeout, pause, leave_at, rejoin, size, unused, rebuild, die_at,
+        die_after, contexts, stop_at, clock, sums, accumulate;
 } want = {.init = "",
           .backend = "auto",
           .hook = "",
@@ -197,7 +201,8 @@ static void create(const ddp_elastic_options* options, double until) {
     for (;;) {
         const ddp_status status = ddp_elastic_create(options, &me.elastic, &me.error);
         if (status == DDP_OK) return;
-        if ((status != DDP_ERROR_UNAVAILABLE && status != DDP_ERROR_TIMEOUT) || now_ms() > until) end();
+        if ((status != DDP_ERROR_UNAVAILABLE && status != DDP_ERROR_TIMEOUT) || now_ms() > until)
+            end();
         forget_error();
         nap_us(100000);
     }
@@ -253,7 +258,8 @@ static void join(double until) {
     for (int p = 0; p < PARAMS; ++p) {
         char name[32];
         snprintf(name, sizeof name, "momentum%d", p);
-        check(ddp_elastic_add_state(me.elastic, name, me.momenta[p], (size_t)want.size * sizeof(float), &me.error));
+        check(ddp_elastic_add_state(me.elastic, name, me.momenta[p],
+                                    (size_t)want.size * sizeof(float), &me.error));
     }
 }
 
@@ -270,7 +276,9 @@ static void save(const ddp_elastic_step* now) {
     char written[4096];
     snprintf(written, sizeof written, "%s.%ld", want.save, (long)getpid());
     FILE* file = fopen(written, "w");
-    if (!file || fprintf(file, "%ld %ld\n", (long)now->fence, (long)now->step + 1) < 0 || fclose(file) != 0) exit(3);
+    if (!file || fprintf(file, "%ld %ld\n", (long)now->fence, (long)now->step + 1) < 0 ||
+        fclose(file) != 0)
+        exit(3);
     at("write");
     if (ddp_elastic_confirm_member(me.elastic, &me.error) != DDP_OK) {
         printf("not saved: %s\n", ddp_error_message(me.error));
@@ -286,8 +294,8 @@ static ddp_status call(const char* name, int world) {
     if (!strstr(want.calls, name)) return DDP_OK;
     at(name);
     float ones = 1;
-    const ddp_status status =
-        ddp_allreduce(ddp_elastic_group(me.elastic), &ones, &ones, 1, DDP_F32, DDP_SUM, NULL, &me.error);
+    const ddp_status status = ddp_allreduce(ddp_elastic_group(me.elastic), &ones, &ones, 1, DDP_F32,
+                                            DDP_SUM, NULL, &me.error);
     if (status == DDP_OK && ones != (float)world) {
         printf("error %g ranks in a world of %d\n", (double)ones, world);
         exit(1);
@@ -338,7 +346,8 @@ static int step(const ddp_elastic_step* now) {
     return 1;
 }
 
-/* The job has gone on without this rank, or it cannot reach the store, or its host has no network. */
+/* The job has gone on without this rank, or it cannot reach the store, or its host has no network.
+ */
 static int may_rejoin(ddp_status status) {
     return want.rejoin > 0 && (status == DDP_ERROR_RANK_FAILED || status == DDP_ERROR_UNAVAILABLE ||
                                status == DDP_ERROR_TIMEOUT || status == DDP_ERROR_IO);
@@ -366,17 +375,19 @@ static void train(void) {
         }
         check(status);
         if (now.changed)
-            printf("roster %ld step %ld rank %d of %d after %.1f ms\n", (long)now.roster, (long)now.step, (int)now.rank,
-                   (int)now.world_size, now_ms() - start);
+            printf("roster %ld step %ld rank %d of %d after %.1f ms\n", (long)now.roster,
+                   (long)now.step, (int)now.rank, (int)now.world_size, now_ms() - start);
         if (now.leaving) {
-            if (ddp_elastic_leave(me.elastic, &me.error) != DDP_OK) forget_error(); /* freeing it leaves, too */
+            /* freeing it leaves, too */
+            if (ddp_elastic_leave(me.elastic, &me.error) != DDP_OK) forget_error();
             printf("left %ld\n", (long)now.step);
             return;
         }
         if (now.step >= want.steps) break;
         const int told = told_to_leave && !announced;
         announced |= told;
-        if ((told || now.step == want.leave_at) && ddp_elastic_announce_leave(me.elastic, &me.error) != DDP_OK)
+        if ((told || now.step == want.leave_at) &&
+            ddp_elastic_announce_leave(me.elastic, &me.error) != DDP_OK)
             forget_error(); /* the next ddp_elastic_begin says what is wrong */
         whole = step(&now);
     }
@@ -389,12 +400,24 @@ static int take(const char* argument) {
     const struct {
         const char* name;
         long* number;
-    } numbers[] = {{"steps=", &want.steps},         {"min=", &want.min},         {"max=", &want.max},
-                   {"settle=", &want.settle},       {"timeout=", &want.timeout}, {"pause=", &want.pause},
-                   {"leave-at=", &want.leave_at},   {"rejoin=", &want.rejoin},   {"size=", &want.size},
-                   {"unused=", &want.unused},       {"rebuild=", &want.rebuild}, {"die-at=", &want.die_at},
-                   {"die-after=", &want.die_after}, {"stop-at=", &want.stop_at}, {"clock=", &want.clock},
-                   {"contexts=", &want.contexts},   {"sums=", &want.sums},       {"accumulate=", &want.accumulate}};
+    } numbers[] = {{"steps=", &want.steps},
+                   {"min=", &want.min},
+                   {"max=", &want.max},
+                   {"settle=", &want.settle},
+                   {"timeout=", &want.timeout},
+                   {"pause=", &want.pause},
+                   {"leave-at=", &want.leave_at},
+                   {"rejoin=", &want.rejoin},
+                   {"size=", &want.size},
+                   {"unused=", &want.unused},
+                   {"rebuild=", &want.rebuild},
+                   {"die-at=", &want.die_at},
+                   {"die-after=", &want.die_after},
+                   {"stop-at=", &want.stop_at},
+                   {"clock=", &want.clock},
+                   {"contexts=", &want.contexts},
+                   {"sums=", &want.sums},
+                   {"accumulate=", &want.accumulate}};
     const struct {
         const char* name;
         const char** text;
@@ -404,7 +427,8 @@ static int take(const char* argument) {
                  {"stop=", &want.stop}, {"save=", &want.save}};
     ++value;
     for (size_t i = 0; i < sizeof texts / sizeof *texts; ++i)
-        if (strncmp(argument, texts[i].name, strlen(texts[i].name)) == 0) return *texts[i].text = value, 1;
+        if (strncmp(argument, texts[i].name, strlen(texts[i].name)) == 0)
+            return *texts[i].text = value, 1;
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; ++i)
         if (strncmp(argument, numbers[i].name, strlen(numbers[i].name)) == 0)
             return *numbers[i].number = atol(value), 1;
@@ -421,7 +445,8 @@ int main(int argc, char** argv) {
     if (reference) {
         for (int64_t s = 0; s < want.steps; ++s) {
             for (int p = 0; p < PARAMS; ++p) compute(s, p, 0, 1);
-            for (int context = 0; context < want.contexts && ends_window(s); ++context) apply(context);
+            for (int context = 0; context < want.contexts && ends_window(s); ++context)
+                apply(context);
         }
         printf("done %ld %lx\n", want.steps, checksum());
         return 0;

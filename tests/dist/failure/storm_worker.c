@@ -1,16 +1,20 @@
-/* One rank of a scenario of storm.py: joins a group, runs a few collectives, and says on standard output how that went.
+/* One rank of a scenario of storm.py: joins a group, runs a few collectives, and says on standard
+ * output how that went.
  *
- *     storm_worker rank=1 world=3 init=tcp://127.0.0.1:2000 timeout=3000 backend=shm limit=nofile:7 point=connect:2:kill
+ *     storm_worker rank=1 world=3 init=tcp://127.0.0.1:2000 timeout=3000 backend=shm limit=nofile:7
+ *     point=connect:2:kill
  *
- * It writes "ready" when it is about to join and waits for a line on standard input. The result is one line of JSON. Then it waits
- * for another line (hold=0: it does not), frees the group and exits with 0.
+ * It writes "ready" when it is about to join and waits for a line on standard input. The result is
+ * one line of JSON. Then it waits for another line (hold=0: it does not), frees the group and exits
+ * with 0.
  *
  * limit=WHAT:N   sets a resource limit just before the group is created: nofile (N descriptors are left), as and data (N KiB more
  *                than now), nproc (N tasks of this user), fsize (N bytes), memlock (N bytes)
  * point=F:N:DO   at the Nth call of the C library's function F after that: kill, stop, or the name of an error with which it fails
  * uid=N          becomes this user first, if it may: root knows no limit of tasks
  *
- * "storm_worker environment" prints DDP_STORE and DDP_SECRET and sleeps: what a launcher starts to keep its store open.
+ * "storm_worker environment" prints DDP_STORE and DDP_SECRET and sleeps: what a launcher starts to
+ * keep its store open.
  */
 #define _GNU_SOURCE
 #include <ddp/ddp.h>
@@ -51,7 +55,11 @@ static int error_of(const char* name) {
     static const struct {
         const char* name;
         int value;
-    } known[] = {{"EMFILE", EMFILE}, {"EAGAIN", EAGAIN}, {"ENOMEM", ENOMEM}, {"ENOBUFS", ENOBUFS}, {"ENOSPC", ENOSPC}};
+    } known[] = {{"EMFILE", EMFILE},
+                 {"EAGAIN", EAGAIN},
+                 {"ENOMEM", ENOMEM},
+                 {"ENOBUFS", ENOBUFS},
+                 {"ENOSPC", ENOSPC}};
     for (size_t i = 0; i < sizeof known / sizeof *known; ++i)
         if (strcmp(known[i].name, name) == 0) return known[i].value;
     fprintf(stderr, "storm_worker: no action '%s'\n", name);
@@ -79,19 +87,23 @@ static int strike(const char* function) {
 INTERPOSE(int, socket, (int family, int type, int protocol), (family, type, protocol))
 INTERPOSE(int, connect, (int fd, const struct sockaddr* to, socklen_t size), (fd, to, size))
 INTERPOSE(int, bind, (int fd, const struct sockaddr* at, socklen_t size), (fd, at, size))
-INTERPOSE(int, accept4, (int fd, struct sockaddr* from, socklen_t* size, int flags), (fd, from, size, flags))
+INTERPOSE(int, accept4, (int fd, struct sockaddr* from, socklen_t* size, int flags),
+          (fd, from, size, flags))
 INTERPOSE(int, listen, (int fd, int backlog), (fd, backlog))
-INTERPOSE(ssize_t, send, (int fd, const void* data, size_t size, int flags), (fd, data, size, flags))
+INTERPOSE(ssize_t, send, (int fd, const void* data, size_t size, int flags),
+          (fd, data, size, flags))
 INTERPOSE(ssize_t, sendmsg, (int fd, const struct msghdr* message, int flags), (fd, message, flags))
 INTERPOSE(ssize_t, recvmsg, (int fd, struct msghdr* message, int flags), (fd, message, flags))
 INTERPOSE(ssize_t, write, (int fd, const void* data, size_t size), (fd, data, size))
-INTERPOSE(ssize_t, pwrite64, (int fd, const void* data, size_t size, off64_t at), (fd, data, size, at))
+INTERPOSE(ssize_t, pwrite64, (int fd, const void* data, size_t size, off64_t at),
+          (fd, data, size, at))
 INTERPOSE(int, memfd_create, (const char* name, unsigned flags), (name, flags))
 INTERPOSE(int, epoll_create1, (int flags), (flags))
 INTERPOSE(int, eventfd, (unsigned value, int flags), (value, flags))
 INTERPOSE(int, ftruncate64, (int fd, off64_t size), (fd, size))
 
-VISIBLE int pthread_create(pthread_t* thread, const pthread_attr_t* how, void* (*run)(void*), void* data) {
+VISIBLE int pthread_create(pthread_t* thread, const pthread_attr_t* how, void* (*run)(void*),
+                           void* data) {
     static int (*real)(pthread_t*, const pthread_attr_t*, void* (*)(void*), void*);
     if (!real) *(void**)&real = dlsym(RTLD_NEXT, "pthread_create");
     int error = strike("pthread_create");
@@ -186,14 +198,15 @@ static void put(size_t size) {
     }
 }
 
-/* at: the call that failed, "all" if none did. ms: what that call took; without a failure, the longest. */
+/* at: the call that failed, "all" if none did. ms: what that call took; without a failure, the
+ * longest. */
 static void say(int rank, const char* at, ddp_status status, ddp_error* error, double ms) {
-    int n =
-        snprintf(line, sizeof line,
-                 "{\"rank\": %d, \"at\": \"%s\", \"status\": \"%s\", \"object\": %s, \"code\": \"%s\", \"named\": %d, "
-                 "\"ms\": %.1f, \"message\": \"",
-                 rank, at, ddp_status_name(status), error ? "true" : "false", ddp_status_name(ddp_error_code(error)),
-                 (int)ddp_error_rank(error), ms);
+    int n = snprintf(line, sizeof line,
+                     "{\"rank\": %d, \"at\": \"%s\", \"status\": \"%s\", \"object\": %s, \"code\": "
+                     "\"%s\", \"named\": %d, "
+                     "\"ms\": %.1f, \"message\": \"",
+                     rank, at, ddp_status_name(status), error ? "true" : "false",
+                     ddp_status_name(ddp_error_code(error)), (int)ddp_error_rank(error), ms);
     n += escape(line + n, sizeof line - (size_t)n - 8, ddp_error_message(error));
     n += snprintf(line + n, sizeof line - (size_t)n, "\"}\n");
     put((size_t)n);
@@ -249,7 +262,8 @@ static int communicate(int rank, int world, size_t count) {
         goto end;
     }
     for (size_t i = 0; i < count; ++i) data[i] = (float)(rank + 1);
-    if (timed("allreduce", since, ddp_allreduce(me.group, NULL, data, count, DDP_F32, DDP_SUM, NULL, &me.error)))
+    if (timed("allreduce", since,
+              ddp_allreduce(me.group, NULL, data, count, DDP_F32, DDP_SUM, NULL, &me.error)))
         goto end;
     for (size_t i = 0; i < count; ++i)
         if (data[i] != (float)(world * (world + 1) / 2)) {
@@ -258,7 +272,9 @@ static int communicate(int rank, int world, size_t count) {
         }
     int32_t mine = rank;
     since = now();
-    if (timed("allgather", since, ddp_allgather(me.group, &mine, ranks, 1, DDP_I32, NULL, &me.error))) goto end;
+    if (timed("allgather", since,
+              ddp_allgather(me.group, &mine, ranks, 1, DDP_I32, NULL, &me.error)))
+        goto end;
     for (int r = 0; r < world; ++r)
         if (ranks[r] != r) {
             wrong("allgather");
@@ -275,8 +291,8 @@ end:
 static void show_environment(void) {
     const char* store = getenv("DDP_STORE");
     const char* secret = getenv("DDP_SECRET");
-    put((size_t)snprintf(line, sizeof line, "{\"store\": \"%s\", \"secret\": \"%s\"}\n", store ? store : "",
-                         secret ? secret : ""));
+    put((size_t)snprintf(line, sizeof line, "{\"store\": \"%s\", \"secret\": \"%s\"}\n",
+                         store ? store : "", secret ? secret : ""));
     for (;;) pause();
 }
 

@@ -1,10 +1,13 @@
-/* One rank of a job, for jobs.py: carries out the verbs on its command line and says on standard output how far it is.
+/* One rank of a job, for jobs.py: carries out the verbs on its command line and says on standard
+ * output how far it is.
  *
- *     worker rank=1 world=3 init=tcp://127.0.0.1:2000 timeout=5000 -- join params=4 commit steps=2 mark=ready pause finalize
+ *     worker rank=1 world=3 init=tcp://127.0.0.1:2000 timeout=5000 -- join params=4 commit steps=2
+ *     mark=ready pause finalize
  *
- * Lines on standard output: "at NAME SECONDS", "error CODE RANK PARAM BUCKET STEP SECONDS VERB MESSAGE", "value NAME NUMBER".
- * SECONDS are those of CLOCK_MONOTONIC, which all processes of a host share. The first error ends the list of verbs; the worker
- * then frees what it has and exits with 0: a failure of another rank must never keep a process from ending well.
+ * Lines on standard output: "at NAME SECONDS", "error CODE RANK PARAM BUCKET STEP SECONDS VERB
+ * MESSAGE", "value NAME NUMBER". SECONDS are those of CLOCK_MONOTONIC, which all processes of a
+ * host share. The first error ends the list of verbs; the worker then frees what it has and exits
+ * with 0: a failure of another rank must never keep a process from ending well.
  */
 #define _POSIX_C_SOURCE 200809L
 #include <ddp/ddp.h>
@@ -58,8 +61,9 @@ static void mark(const char* name) {
 
 static int report_error(void) {
     printf("error %s %d %d %d %lld %.6f %s %s\n", ddp_status_name(ddp_error_code(me.error)),
-           (int)ddp_error_rank(me.error), (int)ddp_error_param(me.error), (int)ddp_error_bucket(me.error),
-           (long long)ddp_error_step(me.error), now(), me.verb, ddp_error_message(me.error));
+           (int)ddp_error_rank(me.error), (int)ddp_error_param(me.error),
+           (int)ddp_error_bucket(me.error), (long long)ddp_error_step(me.error), now(), me.verb,
+           ddp_error_message(me.error));
     fflush(stdout);
     ddp_error_free(me.error);
     me.error = NULL;
@@ -84,7 +88,8 @@ static int add_params(const char* text) {
     options.bucket_cap_bytes = options.first_bucket_cap_bytes =
         1; /* a bucket for each: steps in which something remains to do */
     if (me.checked) options.flags |= DDP_CONTEXT_CHECK;
-    if (!me.context && check(ddp_context_create(me.group, &options, &me.context, &me.error))) return -1;
+    if (!me.context && check(ddp_context_create(me.group, &options, &me.context, &me.error)))
+        return -1;
     int count = atoi(text);
     for (int i = 0; i < count; ++i) {
         char name[64];
@@ -96,7 +101,8 @@ static int add_params(const char* text) {
         desc.shape = me.shape;
         desc.ndim = me.ndim;
         desc.dtype = me.dtype;
-        if (!me.checked && !me.views) desc.grad = me.grad[me.params] = calloc((size_t)(me.shape[0] * me.shape[1]), 16);
+        if (!me.checked && !me.views)
+            desc.grad = me.grad[me.params] = calloc((size_t)(me.shape[0] * me.shape[1]), 16);
         if (check(ddp_register_param(me.context, &desc, &param, &me.error))) return -1;
         ++me.params;
     }
@@ -141,11 +147,13 @@ static int allreduce(const char* text) {
 static int sum(size_t count) {
     float* data = malloc((count + 1) * sizeof *data);
     for (size_t i = 0; i < count; ++i) data[i] = (float)((i * 7 + (size_t)me.options.rank) % 1000);
-    int failed = check(ddp_allreduce(me.group, NULL, data, count, DDP_F32, DDP_SUM, NULL, &me.error));
+    int failed =
+        check(ddp_allreduce(me.group, NULL, data, count, DDP_F32, DDP_SUM, NULL, &me.error));
     size_t wrong = 0;
     for (size_t i = 0; !failed && i < count; ++i) {
         float right = 0;
-        for (size_t rank = 0; rank < (size_t)me.options.world_size; ++rank) right += (float)((i * 7 + rank) % 1000);
+        for (size_t rank = 0; rank < (size_t)me.options.world_size; ++rank)
+            right += (float)((i * 7 + rank) % 1000);
         wrong += data[i] != right;
     }
     free(data);
@@ -167,8 +175,8 @@ static int gradient_of(int param, float** memory) {
     return 0;
 }
 
-/* Steps whose results are compared with the mean that every rank knows. After a failure the gradients are written over, as by a program
- * that goes on. */
+/* Steps whose results are compared with the mean that every rank knows. After a failure the
+ * gradients are written over, as by a program that goes on. */
 static int train(long count) {
     const int64_t size = me.shape[0] * me.shape[1];
     long done = 0, wrong = 0;
@@ -200,7 +208,8 @@ static int train(long count) {
     return failed;
 }
 
-static ddp_status failing_hook(void* reason, ddp_group* group, ddp_bucket* bucket, ddp_work** work, ddp_error** error) {
+static ddp_status failing_hook(void* reason, ddp_group* group, ddp_bucket* bucket, ddp_work** work,
+                               ddp_error** error) {
     (void)group, (void)bucket, (void)work;
     *error = ddp_error_create(DDP_ERROR_CALLBACK, reason);
     return DDP_ERROR_CALLBACK;
@@ -268,11 +277,13 @@ static void say_resources(const char* when) {
     fflush(stdout);
 }
 
-/* Creates and frees a group and a context with a step, again and again. What the first rounds leave behind is there for good. */
+/* Creates and frees a group and a context with a step, again and again. What the first rounds leave
+ * behind is there for good. */
 static int cycles(long count) {
     for (long i = 0; i < count; ++i) {
         if (i == 5) say_resources("early");
-        if (join() || add_params("2") || check(ddp_commit(me.context, &me.error)) || steps(1)) return -1;
+        if (join() || add_params("2") || check(ddp_commit(me.context, &me.error)) || steps(1))
+            return -1;
         if (check(ddp_barrier(me.group, NULL, &me.error))) return -1;
         free_all();
     }

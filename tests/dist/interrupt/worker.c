@@ -1,11 +1,12 @@
-/* worker.c: a rank that waits, and says when and with what its wait ended; interrupt_test.py starts it. tests/bindings has the same
- * worker in Python, Java and Julia.
+/* worker.c: a rank that waits, and says when and with what its wait ended; interrupt_test.py starts
+ * it. tests/bindings has the same worker in Python, Java and Julia.
  *
  *     worker CASE RANK WORLD URI BACKEND
  *
- * It prints "waiting" before it waits for what the case says, and then "interrupted TIME CODE RANK MESSAGE" or "error ...". TIME is
- * that of CLOCK_MONOTONIC. The last rank of a group sleeps until the group breaks instead. "turns" is a barrier of several groups that
- * take turns; rank 0 sleeps too.
+ * It prints "waiting" before it waits for what the case says, and then "interrupted TIME CODE RANK
+ * MESSAGE" or "error ...". TIME is that of CLOCK_MONOTONIC. The last rank of a group sleeps until
+ * the group breaks instead. "turns" is a barrier of several groups that take turns; rank 0 sleeps
+ * too.
  */
 #define _POSIX_C_SOURCE 200809L
 #include <ddp/ddp.h>
@@ -42,13 +43,14 @@ static void waiting(void) {
 
 static void tell(ddp_error* error) {
     printf("%s %.6f %s %d %s\n", interrupted ? "interrupted" : "error", now(),
-           ddp_status_name(ddp_error_code(error)) + strlen("DDP_ERROR_"), (int)ddp_error_rank(error),
-           ddp_error_message(error));
+           ddp_status_name(ddp_error_code(error)) + strlen("DDP_ERROR_"),
+           (int)ddp_error_rank(error), ddp_error_message(error));
     fflush(stdout);
     ddp_error_free(error);
 }
 
-/* A call that the test is not about. The error by its address: it is written while the arguments are evaluated. */
+/* A call that the test is not about. The error by its address: it is written while the arguments
+ * are evaluated. */
 static void need(ddp_status status, ddp_error* const* error) {
     if (status == DDP_OK) return;
     fprintf(stderr, "%s\n", ddp_error_message(*error));
@@ -124,20 +126,24 @@ static void collective(ddp_group* group, const char* name) {
     ddp_work* work = NULL;
     ddp_error* error = NULL;
     const int turns = strcmp(name, "turns") == 0;
-    if (ddp_group_rank(group) == ddp_group_world_size(group) - 1 || (turns && ddp_group_rank(group) == 0)) {
+    if (ddp_group_rank(group) == ddp_group_world_size(group) - 1 ||
+        (turns && ddp_group_rank(group) == 0)) {
         waiting();
         sleep_until_broken(group);
         return;
     }
     const int async = strcmp(name, "work") == 0 || strcmp(name, "timed") == 0;
-    if (async) need(ddp_allreduce(group, NULL, data, COUNT, DDP_F32, DDP_SUM, &work, &error), &error);
+    if (async)
+        need(ddp_allreduce(group, NULL, data, COUNT, DDP_F32, DDP_SUM, &work, &error), &error);
     waiting();
     if (async)
-        expect_failure(ddp_work_wait(work, strcmp(name, "timed") == 0 ? TIMEOUT_MS : 0, &error), &error);
+        expect_failure(ddp_work_wait(work, strcmp(name, "timed") == 0 ? TIMEOUT_MS : 0, &error),
+                       &error);
     else if (turns || strcmp(name, "barrier") == 0)
         expect_failure(ddp_barrier(group, NULL, &error), &error);
     else
-        expect_failure(ddp_allreduce(group, NULL, data, COUNT, DDP_F32, DDP_SUM, NULL, &error), &error);
+        expect_failure(ddp_allreduce(group, NULL, data, COUNT, DDP_F32, DDP_SUM, NULL, &error),
+                       &error);
     ddp_work_free(work);
 }
 

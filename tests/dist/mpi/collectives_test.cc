@@ -1,5 +1,5 @@
-// Every collective of the backend mpi against a plain reference: every dtype and op, in place and not, blocks and parts
-// of blocks, both algorithms. Runs under mpirun, one process a rank.
+// Every collective of the backend mpi against a plain reference: every dtype and op, in place and
+// not, blocks and parts of blocks, both algorithms. Runs under mpirun, one process a rank.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -14,7 +14,8 @@ using ddp::detail::call;
 
 constexpr ddp_work** kWait = nullptr;
 
-// Rank 0 has 1, 2, 3, 1, 2, 3, ..., rank 1 starts at 2, and so on. Four ranks' products fit into u8 and f16.
+// Rank 0 has 1, 2, 3, 1, 2, 3, ..., rank 1 starts at 2, and so on. Four ranks' products fit into u8
+// and f16.
 double input(int rank, std::size_t i) {
     return static_cast<double>(1 + (static_cast<std::size_t>(rank) + i) % 3);
 }
@@ -37,8 +38,8 @@ struct IsComplex : std::false_type {};
 template <class T>
 struct IsComplex<std::complex<T>> : std::true_type {};
 
-// The result of every rank for element i; the same for i + 3. Quotients are exact where the world is a power of two,
-// and for integers.
+// The result of every rank for element i; the same for i + 3. Quotients are exact where the world
+// is a power of two, and for integers.
 template <class T>
 T expected(ddp_reduce_op op, std::size_t i) {
     if constexpr (IsComplex<T>::value) {
@@ -67,7 +68,8 @@ protected:
 
     template <class T>
     std::vector<T> inputs(int rank, std::size_t count) {
-        const T period[] = {element<T>(input(rank, 0)), element<T>(input(rank, 1)), element<T>(input(rank, 2))};
+        const T period[] = {element<T>(input(rank, 0)), element<T>(input(rank, 1)),
+                            element<T>(input(rank, 2))};
         std::vector<T> values(count);
         for (std::size_t i = 0; i < count; ++i) values[i] = period[i % 3];
         return values;
@@ -83,50 +85,57 @@ protected:
 
     template <class T>
     void check_allreduce(std::size_t count, ddp_reduce_op op) {
-        SCOPED_TRACE(std::string(Dtype<T>::name) + " op " + std::to_string(op) + " count " + std::to_string(count));
+        SCOPED_TRACE(std::string(Dtype<T>::name) + " op " + std::to_string(op) + " count " +
+                     std::to_string(count));
         auto in = inputs<T>(my_rank(), count);
         const auto kept = in;
         std::vector<T> out(count, element<T>(9));
-        call(ddp_allreduce, group_.get(), static_cast<const void*>(in.data()), static_cast<void*>(out.data()), count,
-             Dtype<T>::value, op, kWait);
+        call(ddp_allreduce, group_.get(), static_cast<const void*>(in.data()),
+             static_cast<void*>(out.data()), count, Dtype<T>::value, op, kWait);
         ASSERT_TRUE(in == kept) << "the input stays";
-        call(ddp_allreduce, group_.get(), static_cast<const void*>(nullptr), static_cast<void*>(in.data()), count,
-             Dtype<T>::value, op, kWait);
+        call(ddp_allreduce, group_.get(), static_cast<const void*>(nullptr),
+             static_cast<void*>(in.data()), count, Dtype<T>::value, op, kWait);
         expect_reduced(out, op, 0);
         ASSERT_TRUE(in == out) << "in place";
     }
 
     template <class T>
     void check_reduce_scatter(std::size_t count, ddp_reduce_op op) {
-        SCOPED_TRACE(std::string(Dtype<T>::name) + " op " + std::to_string(op) + " count " + std::to_string(count));
+        SCOPED_TRACE(std::string(Dtype<T>::name) + " op " + std::to_string(op) + " count " +
+                     std::to_string(count));
         const std::size_t first = count * static_cast<std::size_t>(my_rank());
         const auto in = inputs<T>(my_rank(), count * static_cast<std::size_t>(world()));
         std::vector<T> out(count, element<T>(9));
-        call(ddp_reduce_scatter, group_.get(), static_cast<const void*>(in.data()), static_cast<void*>(out.data()),
-             count, Dtype<T>::value, op, kWait);
+        call(ddp_reduce_scatter, group_.get(), static_cast<const void*>(in.data()),
+             static_cast<void*>(out.data()), count, Dtype<T>::value, op, kWait);
         expect_reduced(out, op, first);
     }
 
     template <class T>
     void check_movement(std::size_t count) {
         SCOPED_TRACE(std::string(Dtype<T>::name) + " count " + std::to_string(count));
-        const std::size_t ranks = static_cast<std::size_t>(world()), self = static_cast<std::size_t>(my_rank());
+        const std::size_t ranks = static_cast<std::size_t>(world()),
+                          self = static_cast<std::size_t>(my_rank());
         const auto mine = inputs<T>(my_rank(), count);
         std::vector<T> all(count * ranks, element<T>(9)), in_place = all;
-        std::copy(mine.begin(), mine.end(), in_place.begin() + static_cast<std::ptrdiff_t>(count * self));
-        call(ddp_allgather, group_.get(), static_cast<const void*>(mine.data()), static_cast<void*>(all.data()), count,
-             Dtype<T>::value, kWait);
-        call(ddp_allgather, group_.get(), static_cast<const void*>(nullptr), static_cast<void*>(in_place.data()), count,
-             Dtype<T>::value, kWait);
+        std::copy(mine.begin(), mine.end(),
+                  in_place.begin() + static_cast<std::ptrdiff_t>(count * self));
+        call(ddp_allgather, group_.get(), static_cast<const void*>(mine.data()),
+             static_cast<void*>(all.data()), count, Dtype<T>::value, kWait);
+        call(ddp_allgather, group_.get(), static_cast<const void*>(nullptr),
+             static_cast<void*>(in_place.data()), count, Dtype<T>::value, kWait);
         for (std::size_t r = 0; r < ranks; ++r) {
             const auto theirs = inputs<T>(static_cast<int>(r), count);
-            ASSERT_TRUE(std::equal(theirs.begin(), theirs.end(), all.begin() + static_cast<std::ptrdiff_t>(r * count)))
+            ASSERT_TRUE(std::equal(theirs.begin(), theirs.end(),
+                                   all.begin() + static_cast<std::ptrdiff_t>(r * count)))
                 << "rank " << r;
         }
         ASSERT_TRUE(all == in_place);
         for (int root = 0; root < world(); ++root) {
-            auto data = my_rank() == root ? inputs<T>(root, count) : std::vector<T>(count, element<T>(9));
-            call(ddp_broadcast, group_.get(), static_cast<void*>(data.data()), count, Dtype<T>::value, root, kWait);
+            auto data =
+                my_rank() == root ? inputs<T>(root, count) : std::vector<T>(count, element<T>(9));
+            call(ddp_broadcast, group_.get(), static_cast<void*>(data.data()), count,
+                 Dtype<T>::value, root, kWait);
             ASSERT_TRUE(data == inputs<T>(root, count)) << "root " << root;
         }
     }
@@ -173,8 +182,8 @@ TEST_P(MpiCollectivesTest, ManyBlocks) {
 // 2^15 on every rank: a sum in f16 is infinite, the mean is not.
 TEST_P(MpiCollectivesTest, LargeHalfGradientsStayFinite) {
     std::vector<std::uint16_t> halves(100, 0x7800);
-    call(ddp_allreduce, group_.get(), static_cast<const void*>(nullptr), static_cast<void*>(halves.data()),
-         halves.size(), DDP_F16, DDP_AVG, kWait);
+    call(ddp_allreduce, group_.get(), static_cast<const void*>(nullptr),
+         static_cast<void*>(halves.data()), halves.size(), DDP_F16, DDP_AVG, kWait);
     for (auto half : halves) ASSERT_EQ(half, 0x7800);
 }
 
@@ -182,9 +191,10 @@ TEST_P(MpiCollectivesTest, LargeHalfGradientsStayFinite) {
 TEST_P(MpiCollectivesTest, LowPrecisionIsRoundedOnce) {
     const double mine = my_rank() == 0 ? 256 : 1;
     std::vector<Brain> values(100, element<Brain>(mine));
-    call(ddp_allreduce, group_.get(), static_cast<const void*>(nullptr), static_cast<void*>(values.data()),
-         values.size(), DDP_BF16, DDP_SUM, kWait);
-    // Between 256 and 512 bf16 holds even numbers: 257 is rounded to 256, 258 stays, 259 is rounded to 260.
+    call(ddp_allreduce, group_.get(), static_cast<const void*>(nullptr),
+         static_cast<void*>(values.data()), values.size(), DDP_BF16, DDP_SUM, kWait);
+    // Between 256 and 512 bf16 holds even numbers: 257 is rounded to 256, 258 stays, 259 is rounded
+    // to 260.
     const double sums[] = {256, 256, 258, 260};
     for (const auto& value : values) ASSERT_TRUE(value == element<Brain>(sums[world() - 1]));
 }
@@ -192,15 +202,18 @@ TEST_P(MpiCollectivesTest, LowPrecisionIsRoundedOnce) {
 TEST_P(MpiCollectivesTest, ANaNOnAnyRankGivesNaNOnEveryRank) {
     for (ddp_reduce_op op : {DDP_SUM, DDP_PROD, DDP_MIN, DDP_MAX})
         for (int owner = 0; owner < world(); ++owner) {
-            std::vector<float> values(10, my_rank() == owner ? std::numeric_limits<float>::quiet_NaN() : 1.0f);
-            call(ddp_allreduce, group_.get(), static_cast<const void*>(nullptr), static_cast<void*>(values.data()),
-                 values.size(), DDP_F32, op, kWait);
-            for (float value : values) ASSERT_TRUE(std::isnan(value)) << "op " << op << ", owner " << owner;
+            std::vector<float> values(
+                10, my_rank() == owner ? std::numeric_limits<float>::quiet_NaN() : 1.0f);
+            call(ddp_allreduce, group_.get(), static_cast<const void*>(nullptr),
+                 static_cast<void*>(values.data()), values.size(), DDP_F32, op, kWait);
+            for (float value : values)
+                ASSERT_TRUE(std::isnan(value)) << "op " << op << ", owner " << owner;
         }
 }
 
 TEST_P(MpiCollectivesTest, ManyInFlightFinishInOrder) {
-    std::vector<std::vector<float>> data(40, std::vector<float>(100, static_cast<float>(my_rank())));
+    std::vector<std::vector<float>> data(40,
+                                         std::vector<float>(100, static_cast<float>(my_rank())));
     std::vector<ddp::Work> works;
     for (auto& d : data) works.push_back(group_.allreduce(d.data(), d.size()));
     for (auto& work : works) work.wait();
@@ -212,8 +225,8 @@ TEST_P(MpiCollectivesTest, ManyInFlightFinishInOrder) {
 TEST_P(MpiCollectivesTest, DisagreementIsAnErrorOnEveryRank) {
     std::vector<float> data(100, 1);
     ddp_error* error = nullptr;
-    const auto status =
-        ddp_allreduce(group_.get(), nullptr, data.data(), my_rank() == 1 ? 99 : 100, DDP_F32, DDP_SUM, nullptr, &error);
+    const auto status = ddp_allreduce(group_.get(), nullptr, data.data(), my_rank() == 1 ? 99 : 100,
+                                      DDP_F32, DDP_SUM, nullptr, &error);
     EXPECT_EQ(status, DDP_ERROR_MISMATCH);
     const std::string message = ddp_error_message(error);
     EXPECT_NE(message.find("100 f32"), std::string::npos) << message;

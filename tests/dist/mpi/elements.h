@@ -36,7 +36,8 @@ inline Brain element(double value) {
     std::memcpy(&bits, &single, sizeof bits);
     return {static_cast<std::uint16_t>(bits >> 16)};
 }
-// For what binary16 holds exactly and normally: the exponent's bias changes, and 13 bits of the fraction are zeros.
+// For what binary16 holds exactly and normally: the exponent's bias changes, and 13 bits of the
+// fraction are zeros.
 template <>
 inline Half element(double value) {
     const auto single = static_cast<float>(value);

@@ -1,4 +1,5 @@
-// Training, several groups and several threads over the backend mpi. Runs under mpirun, one process a rank.
+// Training, several groups and several threads over the backend mpi. Runs under mpirun, one process
+// a rank.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -21,19 +22,23 @@ float gradient(int rank, int step, int param, std::size_t k) {
 // The mean over ranks in double precision.
 double mean(int step, int param, std::size_t k) {
     double sum = 0;
-    for (int rank = 0; rank < world(); ++rank) sum += static_cast<double>(gradient(rank, step, param, k));
+    for (int rank = 0; rank < world(); ++rank)
+        sum += static_cast<double>(gradient(rank, step, param, k));
     return sum / world();
 }
 
 void train(ddp_group* group, bool view, const char* hook, double tolerance) {
     Model model(group, kSizes, view);
-    if (hook) ddp::detail::call(ddp_use_hook, model.context.get(), hook, static_cast<const char*>(nullptr));
+    if (hook)
+        ddp::detail::call(ddp_use_hook, model.context.get(), hook,
+                          static_cast<const char*>(nullptr));
     model.context.commit();
     for (int step = 0; step < 4; ++step) {
         model.context.step_begin();
         for (int p = model.count() - 1; p >= 0; --p) {
             float* values = model.grad(p);
-            for (std::size_t k = 0; k < model.size(p); ++k) values[k] = gradient(my_rank(), step, p, k);
+            for (std::size_t k = 0; k < model.size(p); ++k)
+                values[k] = gradient(my_rank(), step, p, k);
             model.context.grad_ready(p);
         }
         model.context.finalize();
@@ -41,7 +46,8 @@ void train(ddp_group* group, bool view, const char* hook, double tolerance) {
             const float* values = model.grad(p);
             double worst = 0;
             for (std::size_t k = 0; k < model.size(p); ++k)
-                worst = std::max(worst, std::abs(static_cast<double>(values[k]) - mean(step, p, k)));
+                worst =
+                    std::max(worst, std::abs(static_cast<double>(values[k]) - mean(step, p, k)));
             ASSERT_LE(worst, tolerance) << "step " << step << ", p" << p;
         }
     }
@@ -70,7 +76,8 @@ TEST(MpiDeterministic, BitsDoNotDependOnTheCut) {
         std::mt19937 random(static_cast<unsigned>(rank));
         std::vector<float> values(count);
         for (auto& value : values)
-            value = std::ldexp(static_cast<float>(random()) - 2147483648.0f, static_cast<int>(random() % 40) - 20);
+            value = std::ldexp(static_cast<float>(random()) - 2147483648.0f,
+                               static_cast<int>(random() % 40) - 20);
         return values;
     };
     std::vector<float> in_rank_order(count, 0);
@@ -78,11 +85,13 @@ TEST(MpiDeterministic, BitsDoNotDependOnTheCut) {
         const auto values = values_of(rank);
         for (std::size_t i = 0; i < count; ++i) in_rank_order[i] += values[i];
     }
-    for (std::size_t piece : {count, std::size_t{300'000}, std::size_t{70'001}, std::size_t{9'000}}) {
+    for (std::size_t piece :
+         {count, std::size_t{300'000}, std::size_t{70'001}, std::size_t{9'000}}) {
         auto mine = values_of(my_rank());
         for (std::size_t at = 0; at < count; at += piece)
             group.allreduce(mine.data() + at, std::min(piece, count - at)).wait();
-        ASSERT_EQ(std::memcmp(mine.data(), in_rank_order.data(), count * sizeof(float)), 0) << "pieces of " << piece;
+        ASSERT_EQ(std::memcmp(mine.data(), in_rank_order.data(), count * sizeof(float)), 0)
+            << "pieces of " << piece;
     }
 }
 
@@ -135,9 +144,11 @@ TEST(MpiSplit, SubsetsReversedAndNested) {
     EXPECT_EQ(reversed.rank(), world() - 1 - my_rank());
     std::vector<std::int32_t> order(static_cast<std::size_t>(world()));
     std::int32_t mine = my_rank();
-    ddp::detail::call(ddp_allgather, reversed.get(), static_cast<const void*>(&mine), static_cast<void*>(order.data()),
-                      std::size_t{1}, DDP_I32, static_cast<ddp_work**>(nullptr));
-    for (int r = 0; r < world(); ++r) EXPECT_EQ(order[static_cast<std::size_t>(r)], world() - 1 - r);
+    ddp::detail::call(ddp_allgather, reversed.get(), static_cast<const void*>(&mine),
+                      static_cast<void*>(order.data()), std::size_t{1}, DDP_I32,
+                      static_cast<ddp_work**>(nullptr));
+    for (int r = 0; r < world(); ++r)
+        EXPECT_EQ(order[static_cast<std::size_t>(r)], world() - 1 - r);
     auto inner = reversed.split(my_rank() < 2 ? 0 : -1);
     EXPECT_EQ(static_cast<bool>(inner), my_rank() < 2);
     if (inner) expect_sum(inner, 1, 2);

@@ -1,6 +1,6 @@
-// Programs that use MPI themselves: which threads the backend calls MPI on, whatever level of thread support the program
-// asked for. Runs under mpirun: dist_mpi_threads LEVEL, where LEVEL is what the program initialises MPI with, or "none"
-// if it leaves that to the backend.
+// Programs that use MPI themselves: which threads the backend calls MPI on, whatever level of
+// thread support the program asked for. Runs under mpirun: dist_mpi_threads LEVEL, where LEVEL is
+// what the program initialises MPI with, or "none" if it leaves that to the backend.
 #include <mpi.h>
 
 #include <chrono>
@@ -80,7 +80,8 @@ TEST_F(MpiThreads, AProgramTrainsAndUsesMpiBetweenTheSteps) {
         }
         program_uses_mpi(step);
         for (int p = 0; p < 3; ++p)
-            ASSERT_NEAR(model.grad(p)[1], 1 + step * (world() - 1) / 2.0, 1e-6) << "step " << step << " p" << p;
+            ASSERT_NEAR(model.grad(p)[1], 1 + step * (world() - 1) / 2.0, 1e-6)
+                << "step " << step << " p" << p;
     }
 }
 

@@ -35,7 +35,8 @@ public:
             if (already > 0) complain(name, "while another thread is in MPI");
         }
         if (rule == Rule::kOneThread) {
-            if (std::find(threads.begin(), threads.end(), me) == threads.end()) threads.push_back(me);
+            if (std::find(threads.begin(), threads.end(), me) == threads.end())
+                threads.push_back(me);
             if (threads.size() > 1) complain(name, "on a second thread");
             if (me == watcher) complain(name, "on a thread of the program");
         }
@@ -65,7 +66,8 @@ Inside::~Inside() {
 OwnCall::OwnCall() {
     if (in_mpi++ > 0) {
         const std::lock_guard lock(mutex);
-        if (rule == Rule::kCallersOnly) complain("a call of the program", "while the module is in MPI");
+        if (rule == Rule::kCallersOnly)
+            complain("a call of the program", "while the module is in MPI");
     }
 }
 OwnCall::~OwnCall() {
@@ -85,11 +87,13 @@ std::string complaint() {
 
 using watch::Call;
 
-int MPI_Isend(const void* data, int count, MPI_Datatype type, int to, int tag, MPI_Comm comm, MPI_Request* request) {
+int MPI_Isend(const void* data, int count, MPI_Datatype type, int to, int tag, MPI_Comm comm,
+              MPI_Request* request) {
     const Call call("MPI_Isend");
     return PMPI_Isend(data, count, type, to, tag, comm, request);
 }
-int MPI_Irecv(void* data, int count, MPI_Datatype type, int from, int tag, MPI_Comm comm, MPI_Request* request) {
+int MPI_Irecv(void* data, int count, MPI_Datatype type, int from, int tag, MPI_Comm comm,
+              MPI_Request* request) {
     const Call call("MPI_Irecv");
     return PMPI_Irecv(data, count, type, from, tag, comm, request);
 }
@@ -97,17 +101,18 @@ int MPI_Testall(int count, MPI_Request* requests, int* complete, MPI_Status* sta
     const Call call("MPI_Testall");
     return PMPI_Testall(count, requests, complete, statuses);
 }
-int MPI_Iallreduce(const void* send, void* recv, int count, MPI_Datatype type, MPI_Op op, MPI_Comm comm,
-                   MPI_Request* request) {
+int MPI_Iallreduce(const void* send, void* recv, int count, MPI_Datatype type, MPI_Op op,
+                   MPI_Comm comm, MPI_Request* request) {
     const Call call("MPI_Iallreduce");
     return PMPI_Iallreduce(send, recv, count, type, op, comm, request);
 }
-int MPI_Ibcast(void* data, int count, MPI_Datatype type, int root, MPI_Comm comm, MPI_Request* request) {
+int MPI_Ibcast(void* data, int count, MPI_Datatype type, int root, MPI_Comm comm,
+               MPI_Request* request) {
     const Call call("MPI_Ibcast");
     return PMPI_Ibcast(data, count, type, root, comm, request);
 }
-int MPI_Iallgather(const void* send, int send_count, MPI_Datatype send_type, void* recv, int recv_count,
-                   MPI_Datatype recv_type, MPI_Comm comm, MPI_Request* request) {
+int MPI_Iallgather(const void* send, int send_count, MPI_Datatype send_type, void* recv,
+                   int recv_count, MPI_Datatype recv_type, MPI_Comm comm, MPI_Request* request) {
     const Call call("MPI_Iallgather");
     return PMPI_Iallgather(send, send_count, send_type, recv, recv_count, recv_type, comm, request);
 }

@@ -1,5 +1,6 @@
-// Sees every call of MPI that the backend makes in this process: the program defines these functions itself, so that the
-// module's calls come here first, and passes them on (MPI's profiling interface).
+// Sees every call of MPI that the backend makes in this process: the program defines these
+// functions itself, so that the module's calls come here first, and passes them on (MPI's profiling
+// interface).
 #pragma once
 
 #include <cstddef>

@@ -1,10 +1,12 @@
-// One rank of a job that goes wrong, for failure_test.py. Unlike the other programs here it needs no mpirun:
+// One rank of a job that goes wrong, for failure_test.py. Unlike the other programs here it needs
+// no mpirun:
 //
 //     worker CASE [KEY=VALUE...]     rank, world, store and timeout_ms: as in ddp_group_options; options: backend_options
 //
-// join_only=0,1: only these processes of the job do that, the others wait for idle_ms. level=N: the program initialises MPI.
-// Every line that it prints begins with "rank R: ". It exits with 0 unless something happens that the case does not expect:
-// the failure of another rank must never keep a process from ending well.
+// join_only=0,1: only these processes of the job do that, the others wait for idle_ms. level=N: the
+// program initialises MPI. Every line that it prints begins with "rank R: ". It exits with 0 unless
+// something happens that the case does not expect: the failure of another rank must never keep a
+// process from ending well.
 #include <dlfcn.h>
 #include <execinfo.h>
 #include <mpi.h>
@@ -34,7 +36,8 @@ bool called_by_module() {
     const int count = backtrace(frames, 32);
     for (int i = 0; i < count; ++i) {
         Dl_info info{};
-        if (dladdr(frames[i], &info) != 0 && std::string(info.dli_fname).find("libddp-mpi") != std::string::npos)
+        if (dladdr(frames[i], &info) != 0 &&
+            std::string(info.dli_fname).find("libddp-mpi") != std::string::npos)
             return true;
     }
     return false;
@@ -64,7 +67,8 @@ void nap(long ms) {
     std::this_thread::sleep_for(std::chrono::milliseconds(ms));
 }
 
-ddp::Group join(int rank, const char* name = "world", long timeout_ms = number("timeout_ms", 20'000)) {
+ddp::Group join(int rank, const char* name = "world",
+                long timeout_ms = number("timeout_ms", 20'000)) {
     const std::string store = setting("store", ""), options_text = setting("options", "");
     auto options = ddp::Group::defaults();
     options.rank = rank;
@@ -86,10 +90,11 @@ void report(const std::string& what, F&& body) {
     try {
         body();
     } catch (const ddp::Error& error) {
-        how = std::string(ddp_status_name(error.status())) + " of rank " + std::to_string(error.rank()) + ": " +
-              error.what();
+        how = std::string(ddp_status_name(error.status())) + " of rank " +
+              std::to_string(error.rank()) + ": " + error.what();
     }
-    const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - began).count();
+    const auto ms =
+        std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - began).count();
     say(what + " after " + std::to_string(ms) + " ms: " + how);
 }
 
@@ -114,7 +119,8 @@ void late() {
     auto group = join_warm(my_rank());
     allreduce(group, 1000);
     if (my_rank() == number("late", -1)) nap(number("ms", 0));
-    report("allreduce", [&] { allreduce(group, static_cast<std::size_t>(number("count", 1'000'000))); });
+    report("allreduce",
+           [&] { allreduce(group, static_cast<std::size_t>(number("count", 1'000'000))); });
     report("allreduce again", [&] { allreduce(group, 10); });
 }
 
@@ -133,7 +139,8 @@ void aborted() {
     if (my_rank() == group.world_size() - 1) nap(1500);
     report("allreduce", [&] { allreduce(group, 1'000'000); });
     if (other.joinable()) {
-        const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - called).count();
+        const auto ms =
+            std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - called).count();
         say("returned " + std::to_string(ms) + " ms after the abort");
         other.join();
     }
@@ -143,7 +150,8 @@ void aborted() {
 void killed() {
     auto group = join_warm(my_rank());
     for (int i = 0; i < 100'000; ++i) {
-        if (my_rank() == 1 && i == number("step", 20)) raise(static_cast<int>(number("signal", SIGKILL)));
+        if (my_rank() == 1 && i == number("step", 20))
+            raise(static_cast<int>(number("signal", SIGKILL)));
         try {
             allreduce(group, 100'000);
         } catch (const ddp::Error& error) {
@@ -212,9 +220,12 @@ void run(const std::string& name) {
 }  // namespace
 
 // The program's own definition stands before the C library's.
-extern "C" [[gnu::visibility("default")]] int pthread_create(pthread_t* thread, const pthread_attr_t* how,
-                                                             void* (*body)(void*), void* data) noexcept {
-    static const auto real = reinterpret_cast<decltype(&pthread_create)>(dlsym(RTLD_NEXT, "pthread_create"));
+extern "C" [[gnu::visibility("default")]] int pthread_create(pthread_t* thread,
+                                                             const pthread_attr_t* how,
+                                                             void* (*body)(void*),
+                                                             void* data) noexcept {
+    static const auto real =
+        reinterpret_cast<decltype(&pthread_create)>(dlsym(RTLD_NEXT, "pthread_create"));
     return module_has_no_threads && called_by_module() ? EAGAIN : real(thread, how, body, data);
 }
 

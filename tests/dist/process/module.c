@@ -1,11 +1,13 @@
-/* libddp-constructed.so: a module that registers its backend and looks for another one while it is loaded, and has no entry. A group of it says what became of keys
- * that each rank sets and deletes in the store. */
+/* libddp-constructed.so: a module that registers its backend and looks for another one while it is
+ * loaded, and has no entry. A group of it says what became of keys that each rank sets and deletes
+ * in the store. */
 #include <ddp/backend.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
-static ddp_status create(const ddp_backend_host* host, void** transport, ddp_backend_failure* failure) {
+static ddp_status create(const ddp_backend_host* host, void** transport,
+                         ddp_backend_failure* failure) {
     (void)transport;
     char key[32];
     ddp_backend_failure ignored;
@@ -19,8 +21,9 @@ static ddp_status create(const ddp_backend_host* host, void** transport, ddp_bac
     const ddp_status deleted = host->store_delete(host->handle, key, &ignored);
     const ddp_status again = host->store_delete(host->handle, key, &ignored);
     const ddp_status gone = host->store_get(host->handle, key, -1, &value, &size, &ignored);
-    snprintf(failure->message, sizeof failure->message, "set %d, found %d %d, deleted %d %d, gone %d", (int)set,
-             (int)found, same, (int)deleted, (int)again, gone == DDP_ERROR_TIMEOUT);
+    snprintf(failure->message, sizeof failure->message,
+             "set %d, found %d %d, deleted %d %d, gone %d", (int)set, (int)found, same,
+             (int)deleted, (int)again, gone == DDP_ERROR_TIMEOUT);
     return DDP_ERROR_UNSUPPORTED;
 }
 static void ignore(void* transport) {
@@ -30,7 +33,8 @@ static uint32_t none(void* transport) {
     (void)transport;
     return 0;
 }
-static ddp_status run(void* transport, const ddp_collective* collective, ddp_backend_failure* failure) {
+static ddp_status run(void* transport, const ddp_collective* collective,
+                      ddp_backend_failure* failure) {
     (void)transport, (void)collective, (void)failure;
     return DDP_ERROR_UNSUPPORTED;
 }

@@ -1,9 +1,11 @@
-/* A module of another build of the same version: libddp-etcd.so and libddp-cuda.so, whose functions nobody may call. */
+/* A module of another build of the same version: libddp-etcd.so and libddp-cuda.so, whose functions
+ * nobody may call. */
 #include <stddef.h>
 
 #include "device/device_module.h"
 
-#define VERSION DDP_TEXT(DDP_VERSION_MAJOR) "." DDP_TEXT(DDP_VERSION_MINOR) "." DDP_TEXT(DDP_VERSION_PATCH)
+#define VERSION \
+    DDP_TEXT(DDP_VERSION_MAJOR) "." DDP_TEXT(DDP_VERSION_MINOR) "." DDP_TEXT(DDP_VERSION_PATCH)
 #define DDP_TEXT_(x) #x
 #define DDP_TEXT(x) DDP_TEXT_(x)
 

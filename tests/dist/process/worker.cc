@@ -1,9 +1,11 @@
-// One rank whose process is in a strange state, for the tests beside this file: carries out the verbs on its command line.
+// One rank whose process is in a strange state, for the tests beside this file: carries out the
+// verbs on its command line.
 //
 //     worker RANK WORLD URI BACKEND VERB...
 //
-// Each verb writes a line on standard output, "VERB VALUE...". The first error is the line "error CODE MESSAGE" and ends the
-// program with status 3. No line holds a number that a locale writes in another way.
+// Each verb writes a line on standard output, "VERB VALUE...". The first error is the line "error
+// CODE MESSAGE" and ends the program with status 3. No line holds a number that a locale writes in
+// another way.
 #include <ddp/backend.h>
 #include <pthread.h>
 #include <signal.h>
@@ -47,8 +49,8 @@ struct Model {
         for (int i = 0; i < kParams; ++i) {
             values.emplace_back(kRows * kColumns, 1.0f);
             gradients.emplace_back(kRows * kColumns);
-            context.add_param<float>("weight" + std::to_string(i), {kRows, kColumns}, values.back().data(),
-                                     gradients.back().data());
+            context.add_param<float>("weight" + std::to_string(i), {kRows, kColumns},
+                                     values.back().data(), gradients.back().data());
         }
     }
     // A step; every rank's gradient is another one.
@@ -111,7 +113,8 @@ void numpunct(Program&, const std::string&) {
 }
 
 void c_locale(Program&, const std::string& name) {
-    if (!std::setlocale(LC_ALL, name.c_str())) throw std::runtime_error("there is no locale " + name);
+    if (!std::setlocale(LC_ALL, name.c_str()))
+        throw std::runtime_error("there is no locale " + name);
     char text[16];
     std::snprintf(text, sizeof text, "%.1f", 1.5);
     if (std::strcmp(text, "1,5") != 0) throw std::runtime_error("the locale has no decimal comma");
@@ -126,9 +129,11 @@ void join(Program& program, const std::string&) {
 }
 
 void allreduce(Program& program, const std::string& count) {
-    std::vector<float> values(count.empty() ? 100'000 : std::stoul(count), static_cast<float>(program.rank + 1));
+    std::vector<float> values(count.empty() ? 100'000 : std::stoul(count),
+                              static_cast<float>(program.rank + 1));
     program.group->allreduce(values.data(), values.size()).wait();
-    const bool same = std::all_of(values.begin(), values.end(), [&](float value) { return value == values[0]; });
+    const bool same =
+        std::all_of(values.begin(), values.end(), [&](float value) { return value == values[0]; });
     say("allreduce", same ? static_cast<long long>(values[0]) : -1);
 }
 
@@ -185,15 +190,16 @@ void save(Program& program, const std::string& path) {
     void* data = nullptr;
     std::size_t size = 0;
     ddp::detail::call(ddp_hook_state_save, program.of_group().context.get(), &data, &size);
-    std::ofstream(path, std::ios::binary).write(static_cast<const char*>(data), static_cast<std::streamsize>(size));
+    std::ofstream(path, std::ios::binary)
+        .write(static_cast<const char*>(data), static_cast<std::streamsize>(size));
     ddp_free(data);
 }
 
 void load(Program& program, const std::string& path) {
     std::ifstream file(path, std::ios::binary);
     const std::string data((std::istreambuf_iterator<char>(file)), {});
-    ddp::detail::call(ddp_hook_state_load, program.of_group().context.get(), static_cast<const void*>(data.data()),
-                      data.size(), std::uint32_t{0});
+    ddp::detail::call(ddp_hook_state_load, program.of_group().context.get(),
+                      static_cast<const void*>(data.data()), data.size(), std::uint32_t{0});
 }
 
 void elastic(Program& program, const std::string& steps) {
@@ -237,7 +243,8 @@ void nap(Program&, const std::string& ms) {
 
 // ---- threads that are cancelled
 
-// Runs the call on a thread that is cancelled while it waits, and says whether the thread was cancelled after the call.
+// Runs the call on a thread that is cancelled while it waits, and says whether the thread was
+// cancelled after the call.
 void cancel_in(const std::function<void()>& call, int type) {
     struct Thread {
         const std::function<void()>& call;
@@ -270,8 +277,8 @@ void cancel(Program& program, const std::string& what) {
         std::vector<float> values(1000, static_cast<float>(program.rank + 1));
         cancel_in(
             [&] {
-                status = ddp_allreduce(program.group->get(), nullptr, values.data(), values.size(), DDP_F32, DDP_SUM,
-                                       nullptr, nullptr);
+                status = ddp_allreduce(program.group->get(), nullptr, values.data(), values.size(),
+                                       DDP_F32, DDP_SUM, nullptr, nullptr);
             },
             type);
         say("value", static_cast<long long>(values.back()));
@@ -298,8 +305,8 @@ void cancel(Program& program, const std::string& what) {
 std::string status_of(const std::function<ddp_status(ddp_error**)>& call) {
     ddp_error* error = nullptr;
     const ddp_status status = call(&error);
-    const std::string text =
-        std::string(ddp_status_name(status)) + (error ? std::string(" ") + ddp_error_message(error) : "");
+    const std::string text = std::string(ddp_status_name(status)) +
+                             (error ? std::string(" ") + ddp_error_message(error) : "");
     ddp_error_free(error);
     return text;
 }
@@ -311,7 +318,9 @@ void use_inherited(Program& program, ddp_store* store, ddp_work* work) {
     ddp_context* context = program.of_group().context.get();
     const std::pair<const char*, std::function<ddp_status(ddp_error**)>> calls[] = {
         {"ddp_allreduce",
-         [&](ddp_error** e) { return ddp_allreduce(group, nullptr, values.data(), 9, DDP_F32, DDP_SUM, nullptr, e); }},
+         [&](ddp_error** e) {
+             return ddp_allreduce(group, nullptr, values.data(), 9, DDP_F32, DDP_SUM, nullptr, e);
+         }},
         {"ddp_barrier", [&](ddp_error** e) { return ddp_barrier(group, nullptr, e); }},
         {"ddp_group_status", [&](ddp_error** e) { return ddp_group_status(group, e); }},
         {"ddp_group_abort", [&](ddp_error** e) { return ddp_group_abort(group, "a child", e); }},
@@ -319,9 +328,11 @@ void use_inherited(Program& program, ddp_store* store, ddp_work* work) {
         {"ddp_work_wait", [&](ddp_error** e) { return ddp_work_wait(work, 0, e); }},
         {"ddp_grad_ready", [&](ddp_error** e) { return ddp_grad_ready(context, 0, e); }},
         {"ddp_finalize", [&](ddp_error** e) { return ddp_finalize(context, e); }},
-        {"ddp_context_create", [&](ddp_error** e) { return ddp_context_create(group, nullptr, &context, e); }},
+        {"ddp_context_create",
+         [&](ddp_error** e) { return ddp_context_create(group, nullptr, &context, e); }},
     };
-    for (const auto& [name, call] : calls) std::printf("child %s %s\n", name, status_of(call).c_str());
+    for (const auto& [name, call] : calls)
+        std::printf("child %s %s\n", name, status_of(call).c_str());
 }
 
 // how: "exit", "free", "use", or "job" for a group of the child's own.
@@ -361,7 +372,8 @@ void fork_child(Program& program, const std::string& how) {
     say("child", status);
     ddp::detail::call(ddp_work_wait, work, std::int64_t{0});
     ddp_work_free(work);
-    ddp::detail::call(ddp_store_set, store, "parent", static_cast<const void*>("x"), std::size_t{1});
+    ddp::detail::call(ddp_store_set, store, "parent", static_cast<const void*>("x"),
+                      std::size_t{1});
     ddp_store_free(store);
     ddp::detail::call(ddp_mem_free, memory);
 }
@@ -444,7 +456,8 @@ int run(int argc, char** argv) {
     for (int i = 5; i < argc; ++i) {
         const std::string word = argv[i];
         const auto equals = word.find('=');
-        kVerbs.at(word.substr(0, equals))(program, equals == std::string::npos ? "" : word.substr(equals + 1));
+        kVerbs.at(word.substr(0, equals))(
+            program, equals == std::string::npos ? "" : word.substr(equals + 1));
     }
     program.model.reset();
     program.second.reset();

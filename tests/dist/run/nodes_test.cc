@@ -16,7 +16,11 @@ using Kind = Order::Kind;
 using Reports = std::vector<std::optional<Report>>;
 
 Report make(int generation, State state, int code = 0, bool may_restart = true) {
-    return {generation,   state, code, may_restart, code == 0 ? "" : "node failed with " + std::to_string(code),
+    return {generation,
+            state,
+            code,
+            may_restart,
+            code == 0 ? "" : "node failed with " + std::to_string(code),
             Weight::kNone};
 }
 
@@ -40,9 +44,9 @@ TEST(Messages, AreReadAsTheyWereWritten) {
 TEST(Messages, ThatAreMalformedAreNone) {
     EXPECT_TRUE(decode_order("0 2 0 1 5 1\n"));
     EXPECT_TRUE(decode_report("0 4 0 1 5 1\n"));
-    for (const char* text :
-         {"", "\n", "0 0 0 1 0", "0 0 0 1 0 1", "0 0 0 2 0 1\n", "-1 0 0 1 0 1\n", "0 -1 0 1 0 1\n", "0 5 0 1 0 1\n",
-          "0 0 0 1 6 1\n", "0 0 0 1 -1 1\n", "9999999999 0 0 1 0 1\n", "0 0 0 1 0 1 \n"}) {
+    for (const char* text : {"", "\n", "0 0 0 1 0", "0 0 0 1 0 1", "0 0 0 2 0 1\n",
+                             "-1 0 0 1 0 1\n", "0 -1 0 1 0 1\n", "0 5 0 1 0 1\n", "0 0 0 1 6 1\n",
+                             "0 0 0 1 -1 1\n", "9999999999 0 0 1 0 1\n", "0 0 0 1 0 1 \n"}) {
         EXPECT_FALSE(decode_order(text)) << text;
         EXPECT_FALSE(decode_report(text)) << text;
     }
@@ -50,17 +54,21 @@ TEST(Messages, ThatAreMalformedAreNone) {
 }
 
 TEST(NextOrder, RunsUntilEveryNodeHasSucceeded) {
-    EXPECT_EQ(next_order(order(0, Kind::kRun), {make(0, State::kRunning), std::nullopt}, 0).kind, Kind::kRun);
-    EXPECT_EQ(next_order(order(0, Kind::kRun), {make(0, State::kSucceeded), std::nullopt}, 0).kind, Kind::kRun);
+    EXPECT_EQ(next_order(order(0, Kind::kRun), {make(0, State::kRunning), std::nullopt}, 0).kind,
+              Kind::kRun);
+    EXPECT_EQ(next_order(order(0, Kind::kRun), {make(0, State::kSucceeded), std::nullopt}, 0).kind,
+              Kind::kRun);
     const Reports one_runs = {make(0, State::kSucceeded), make(0, State::kRunning)};
     EXPECT_EQ(next_order(order(0, Kind::kRun), one_runs, 0).kind, Kind::kRun);
-    const Order end = next_order(order(0, Kind::kRun), {make(0, State::kSucceeded), make(0, State::kSucceeded)}, 3);
+    const Order end = next_order(order(0, Kind::kRun),
+                                 {make(0, State::kSucceeded), make(0, State::kSucceeded)}, 3);
     EXPECT_EQ(end.kind, Kind::kEnd);
     EXPECT_EQ(end.code, 0);
 }
 
 TEST(NextOrder, StopsWithTheFirstFailure) {
-    const Reports reports = {make(0, State::kRunning), make(0, State::kFailed, 7), make(0, State::kFailed, 8)};
+    const Reports reports = {make(0, State::kRunning), make(0, State::kFailed, 7),
+                             make(0, State::kFailed, 8)};
     const Order stop = next_order(order(0, Kind::kRun), reports, 0);
     EXPECT_EQ(stop.kind, Kind::kStop);
     EXPECT_EQ(stop.code, 7);
@@ -85,8 +93,8 @@ TEST(NextOrder, TheWeightiestFailureIsTheCause) {
     equal.weight = Weight::kStatus;
     EXPECT_EQ(next_order(early, {equal, reaction}, 0).code, 3);
     // The next generation begins without a cause.
-    const Order again =
-        next_order(both, {make(0, State::kStopped), make(0, State::kStopped), make(0, State::kStopped)}, 3);
+    const Order again = next_order(
+        both, {make(0, State::kStopped), make(0, State::kStopped), make(0, State::kStopped)}, 3);
     EXPECT_EQ(again.kind, Kind::kRun);
     EXPECT_EQ(again.weight, Weight::kNone);
 }
@@ -102,7 +110,8 @@ TEST(NextOrder, WaitsForAllNodesToEndThenEnds) {
 }
 
 TEST(NextOrder, AFailureThatEndsAtOnceMayRestartAtOnce) {
-    const Order next = next_order(order(2, Kind::kRun), {make(2, State::kSucceeded), make(2, State::kStopped, 7)}, 3);
+    const Order next = next_order(order(2, Kind::kRun),
+                                  {make(2, State::kSucceeded), make(2, State::kStopped, 7)}, 3);
     EXPECT_EQ(next.kind, Kind::kRun);
     EXPECT_EQ(next.generation, 3);
     EXPECT_EQ(next.code, 0);
@@ -123,12 +132,16 @@ TEST(NextOrder, ReportsOfAnEarlierGenerationSayNothing) {
     const Order next = next_order(order(1, Kind::kRun), reports, 3);
     EXPECT_EQ(next.kind, Kind::kRun);
     EXPECT_EQ(next.generation, 1);
-    EXPECT_EQ(next_order(order(1, Kind::kStop, 7), {make(1, State::kStopped), make(0, State::kStopped)}, 3).kind,
+    EXPECT_EQ(next_order(order(1, Kind::kStop, 7),
+                         {make(1, State::kStopped), make(0, State::kStopped)}, 3)
+                  .kind,
               Kind::kStop);
 }
 
 TEST(NextOrder, ANodeThatNeverCameHoldsUpNoEnd) {
-    EXPECT_EQ(next_order(order(0, Kind::kStop, 143), {make(0, State::kStopped, 143, false), std::nullopt}, 3).kind,
+    EXPECT_EQ(next_order(order(0, Kind::kStop, 143),
+                         {make(0, State::kStopped, 143, false), std::nullopt}, 3)
+                  .kind,
               Kind::kEnd);
 }
 
@@ -147,7 +160,8 @@ TEST(Nodes, ANodeThatDiesBeforeItsFirstReportIsLostSoon) {
         Nodes nodes(&loop, store, {0, 2, 1, 0, Milliseconds{300}});
         store.add("ddp/run/hello/1", 1);  // and nothing more
         const auto give_up = Clock::now() + std::chrono::seconds(20);
-        while (nodes.order().kind != Kind::kEnd && Clock::now() < give_up) uv_run(&loop, UV_RUN_ONCE);
+        while (nodes.order().kind != Kind::kEnd && Clock::now() < give_up)
+            uv_run(&loop, UV_RUN_ONCE);
         EXPECT_EQ(nodes.order().text, "node 1 does not answer any more");
     }
     uv_run(&loop, UV_RUN_DEFAULT);
@@ -163,8 +177,10 @@ TEST(Nodes, OneWhoseReportsCannotBeReadHasNothingToSend) {
         for (const int node : {1, 2}) store.add("ddp/run/hello/" + std::to_string(node), 1);
         store.set("ddp/run/node/1", "in the words of another version");
         const auto give_up = Clock::now() + std::chrono::seconds(20);
-        while (nodes.order().kind != Kind::kEnd && Clock::now() < give_up) uv_run(&loop, UV_RUN_ONCE);
-        EXPECT_EQ(nodes.order().text.find("node 1 writes reports that node 0 cannot read"), 0U) << nodes.order().text;
+        while (nodes.order().kind != Kind::kEnd && Clock::now() < give_up)
+            uv_run(&loop, UV_RUN_ONCE);
+        EXPECT_EQ(nodes.order().text.find("node 1 writes reports that node 0 cannot read"), 0U)
+            << nodes.order().text;
         EXPECT_EQ(nodes.still_here(), std::vector<int>{2});
     }
     uv_run(&loop, UV_RUN_DEFAULT);
@@ -176,8 +192,9 @@ TEST(ParseEndpoint, ReadsHostsAndAddresses) {
     EXPECT_EQ(parse_endpoint("10.0.0.1:1")->uri(), "tcp://10.0.0.1:1");
     EXPECT_EQ(parse_endpoint("[::1]:65535")->host, "::1");
     EXPECT_EQ(parse_endpoint("[::1]:65535")->uri(), "tcp://[::1]:65535");
-    for (const char* bad : {"", ":", "host", "host:", ":1", "::1:5", "[]:5", "[::1]", "a b:1", "host:0", "host:65536",
-                            "host:-1", "host:+1", "host: 1", "host:1 ", "host:99999999999"}) {
+    for (const char* bad :
+         {"", ":", "host", "host:", ":1", "::1:5", "[]:5", "[::1]", "a b:1", "host:0", "host:65536",
+          "host:-1", "host:+1", "host: 1", "host:1 ", "host:99999999999"}) {
         EXPECT_FALSE(parse_endpoint(bad)) << bad;
     }
 }
@@ -221,7 +238,8 @@ private:
     int port_ = -1;
 };
 
-// A node that comes in the last moment of --timeout still gives node 0's busy host the time to answer.
+// A node that comes in the last moment of --timeout still gives node 0's busy host the time to
+// answer.
 TEST(Store, KeepsNothingOfTheTimeThatWasLeftToReachIt) {
     const OtherStore other;
     const auto nobody = [](const std::string& why) { FAIL() << why; };
@@ -231,7 +249,8 @@ TEST(Store, KeepsNothingOfTheTimeThatWasLeftToReachIt) {
         store.set("key", "value");
         FAIL() << "a stopped store has answered";
     } catch (const StoreError& error) {
-        EXPECT_NE(std::string(error.what()).find("within 5000 ms"), std::string::npos) << error.what();
+        EXPECT_NE(std::string(error.what()).find("within 5000 ms"), std::string::npos)
+            << error.what();
     }
 }
 

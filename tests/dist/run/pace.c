@@ -2,8 +2,9 @@
  *
  *     ddprun -n 3 pace STEPS FILE [FAULT]
  *
- * After its steps it waits until FILE is there, at most 60 s. FAULT: rank 1 comes 20 ms late to each step (late), stops in
- * step 5 (stop), or leaves out a gradient of step 5 (skip). GROUP in the environment names the group.
+ * After its steps it waits until FILE is there, at most 60 s. FAULT: rank 1 comes 20 ms late to
+ * each step (late), stops in step 5 (stop), or leaves out a gradient of step 5 (skip). GROUP in the
+ * environment names the group.
  */
 #define _POSIX_C_SOURCE 200809L
 #include <ddp/ddp.h>

@@ -55,7 +55,8 @@ TEST(Placement, ARankMayHaveSeveralNodes) {
     const Placed pairs = place("package:4 [numa] core:2 pu:1", Placing::kNuma, 2);
     EXPECT_EQ(pairs.processors, (Processors{{0, 1, 2, 3}, {4, 5, 6, 7}}));
     std::string why_not;  // one that has all of them has them whatever their sizes
-    const std::vector<Place> uneven = place_ranks({{{0, 1, 2}, {3}}, {}}, Placing::kNuma, 1, why_not);
+    const std::vector<Place> uneven =
+        place_ranks({{{0, 1, 2}, {3}}, {}}, Placing::kNuma, 1, why_not);
     ASSERT_EQ(uneven.size(), 1u) << why_not;
     EXPECT_EQ(uneven[0].processors, (std::vector<int>{0, 1, 2, 3}));
     EXPECT_EQ(uneven[0].threads(), 4);
@@ -73,7 +74,8 @@ TEST(Placement, UnevenRanksAreNotPlaced) {
 
 TEST(Placement, CoresAreForOneRankEach) {
     const Placed four = place(kTwoNodes, Placing::kCores, 4);
-    EXPECT_EQ(four.processors, (Processors{{0, 1, 2, 3}, {4, 5, 6, 7}, {8, 9, 10, 11}, {12, 13, 14, 15}}));
+    EXPECT_EQ(four.processors,
+              (Processors{{0, 1, 2, 3}, {4, 5, 6, 7}, {8, 9, 10, 11}, {12, 13, 14, 15}}));
     EXPECT_EQ(four.threads, std::vector<int>(4, 4));
     const Placed three = place(kTwoNodes, Placing::kCores, 3);  // two cores each, and two stay free
     EXPECT_EQ(three.processors, (Processors{{0, 1, 2, 3}, {4, 5, 6, 7}, {8, 9, 10, 11}}));
@@ -93,7 +95,8 @@ TEST(Placement, NoneIsNone) {
 
 // Every number of ranks on several machines: nobody gets nothing, and cores belong to one rank.
 TEST(Placement, AnyNumberOfRanks) {
-    for (const char* synthetic : {"pu:1", "numa:1 core:2 pu:1", kTwoNodes, "package:2 numa:4 core:3 pu:2"}) {
+    for (const char* synthetic :
+         {"pu:1", "numa:1 core:2 pu:1", kTwoNodes, "package:2 numa:4 core:3 pu:2"}) {
         for (int ranks = 1; ranks <= 20; ++ranks) {
             for (const Placing how : {Placing::kNuma, Placing::kCores}) {
                 const Placed placed = place(synthetic, how, ranks);
@@ -104,7 +107,8 @@ TEST(Placement, AnyNumberOfRanks) {
                     used.insert(processors.begin(), processors.end());
                 }
                 if (how == Placing::kNuma) continue;
-                for (const int processor : used) EXPECT_EQ(used.count(processor), 1u) << synthetic << " " << ranks;
+                for (const int processor : used)
+                    EXPECT_EQ(used.count(processor), 1u) << synthetic << " " << ranks;
             }
         }
     }

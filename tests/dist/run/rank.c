@@ -1,4 +1,5 @@
-/* A rank that trains until it dies or another does, for failure_test.py, or that meets the others, for secret_test.py.
+/* A rank that trains until it dies or another does, for failure_test.py, or that meets the others,
+ * for secret_test.py.
  *
  *     ddprun -n 4 rank VICTIM SIGNAL     rank VICTIM sends itself SIGNAL in the fifth step; 0: it exits with status 5
  *     ddprun -n 4 rank meet FILE         says that all ranks have met, and ends when FILE is there, at most 60 s later

@@ -2,8 +2,9 @@
  *
  *     report_worker STEPS LATE_MS SKIP
  *
- * In each step rank 1 spends LATE_MS in its mark "data", and in step SKIP (-1: none) it leaves out a gradient. A bucket for each of the
- * gradients. Names hold what HTML, JavaScript and JSON could trip over.
+ * In each step rank 1 spends LATE_MS in its mark "data", and in step SKIP (-1: none) it leaves out
+ * a gradient. A bucket for each of the gradients. Names hold what HTML, JavaScript and JSON could
+ * trip over.
  */
 #define _POSIX_C_SOURCE 200809L
 #include <ddp/ddp.h>
@@ -34,8 +35,8 @@ static void spend(const char* mark, long ms) {
 
 int main(int argc, char** argv) {
     static float data[PARAMS][COUNT], grad[PARAMS][COUNT];
-    static const char* const names[PARAMS] = {"plain", "</script><script>alert('name')</script>\"&amp;<b>%{x}",
-                                              "bytes \xff\xfe"};
+    static const char* const names[PARAMS] = {
+        "plain", "</script><script>alert('name')</script>\"&amp;<b>%{x}", "bytes \xff\xfe"};
     const int64_t shape[1] = {COUNT};
     const int steps = argc == 4 ? atoi(argv[1]) : 0, late_ms = argc == 4 ? atoi(argv[2]) : 0;
     const int skip = argc == 4 ? atoi(argv[3]) : -1;
@@ -53,7 +54,8 @@ int main(int argc, char** argv) {
     for (int i = 0; i < PARAMS; ++i) {
         ddp_param_desc desc;
         ddp_param_desc_init(&desc);
-        desc.name = names[i], desc.shape = shape, desc.ndim = 1, desc.data = data[i], desc.grad = grad[i];
+        desc.name = names[i], desc.shape = shape, desc.ndim = 1, desc.data = data[i],
+        desc.grad = grad[i];
         need(ddp_register_param(context, &desc, &params[i], &error));
     }
     need(ddp_commit(context, &error));

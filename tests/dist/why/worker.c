@@ -21,7 +21,8 @@ static struct {
     const char* backend;
     const char* options;
     const char* init;
-    long victim, at, steps, timeout, hosts, params, size, compute_us, jitter_us, seed, bucket_cap, collectives;
+    long victim, at, steps, timeout, hosts, params, size, compute_us, jitter_us, seed, bucket_cap,
+        collectives;
 } want = {.fault = "none",
           .victim = 1,
           .at = 5,
@@ -75,11 +76,12 @@ static void leave_memory(long bytes) {
     setrlimit(RLIMIT_AS, &limit);
 }
 
-static ddp_status slow_hook(void* data, ddp_group* group, ddp_bucket* bucket, ddp_work** work, ddp_error** error) {
+static ddp_status slow_hook(void* data, ddp_group* group, ddp_bucket* bucket, ddp_work** work,
+                            ddp_error** error) {
     (void)data;
     if (has_fault("hook") && ddp_bucket_index(bucket) == 0) nap_us(20000);
-    return ddp_allreduce(group, NULL, ddp_bucket_buffer(bucket), ddp_bucket_count(bucket), ddp_bucket_dtype(bucket),
-                         ddp_bucket_op(bucket), work, error);
+    return ddp_allreduce(group, NULL, ddp_bucket_buffer(bucket), ddp_bucket_count(bucket),
+                         ddp_bucket_dtype(bucket), ddp_bucket_op(bucket), work, error);
 }
 
 static float* numbers(long count) {
@@ -115,7 +117,8 @@ static void make_context(void) {
         ddp_param param;
         check(ddp_register_param(me.context, &desc, &param, &me.error));
     }
-    if (strcmp(want.fault, "hook") == 0) check(ddp_set_comm_hook(me.context, slow_hook, NULL, NULL, &me.error));
+    if (strcmp(want.fault, "hook") == 0)
+        check(ddp_set_comm_hook(me.context, slow_hook, NULL, NULL, &me.error));
     if (has_fault("memory")) leave_memory(1 << 14);
     check(ddp_commit(me.context, &me.error));
 }
@@ -154,7 +157,8 @@ static void train_step(long step) {
         if (faulty && i == want.params / 2) break_down();
         if (faulty && i == 2 && has_fault("skip")) continue;
         compute(want.compute_us / 10);
-        if (i == want.params - 1 && has_fault("slow")) nap_us(20000); /* no bucket is on its way that could hide it */
+        /* no bucket is on its way that could hide it */
+        if (i == want.params - 1 && has_fault("slow")) nap_us(20000);
         check(ddp_grad_ready(me.context, i, &me.error));
     }
     check(ddp_finalize(me.context, &me.error));
@@ -211,7 +215,8 @@ int main(int argc, char** argv) {
         set(argv[i], value + 1);
     }
     if (want.params > MOST_PARAMS) return 2;
-    /* A thread's first allocation makes an arena: for a moment it takes 64 MiB more than it keeps, which leave_memory would count. */
+    /* A thread's first allocation makes an arena: for a moment it takes 64 MiB more than it keeps,
+     * which leave_memory would count. */
     mallopt(M_ARENA_MAX, 1);
     choose_host();
     ddp_group_options options;

@@ -17,8 +17,12 @@ public:
     std::uint32_t index() const { return index_; }
     std::uint32_t size() const { return size_; }
     void sync() const { barrier_.arrive_and_wait(); }
-    static std::uint32_t add(std::uint32_t* to, std::uint32_t n) { return std::atomic_ref(*to).fetch_add(n); }
-    static std::uint64_t add(std::uint64_t* to, std::uint64_t n) { return std::atomic_ref(*to).fetch_add(n); }
+    static std::uint32_t add(std::uint32_t* to, std::uint32_t n) {
+        return std::atomic_ref(*to).fetch_add(n);
+    }
+    static std::uint64_t add(std::uint64_t* to, std::uint64_t n) {
+        return std::atomic_ref(*to).fetch_add(n);
+    }
     static void mark(std::uint8_t* flag) { std::atomic_ref(*flag).store(1); }
 
 private:
@@ -26,7 +30,8 @@ private:
     std::barrier<>& barrier_;
 };
 
-// Calls work(BlockThreads) in so many threads, which are done when it returns. One: the calling thread.
+// Calls work(BlockThreads) in so many threads, which are done when it returns. One: the calling
+// thread.
 template <class Work>
 void play_block(std::uint32_t count, const Work& work) {
     std::barrier<> barrier(count);

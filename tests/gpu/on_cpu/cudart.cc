@@ -1,5 +1,6 @@
-// The functions of CUDA's runtime that the module and its tests call, without a GPU: four devices with the memory of the host, or as
-// many as ON_CPU_DEVICES says. Arguments are not checked as CUDA would.
+// The functions of CUDA's runtime that the module and its tests call, without a GPU: four devices
+// with the memory of the host, or as many as ON_CPU_DEVICES says. Arguments are not checked as CUDA
+// would.
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 
@@ -152,8 +153,8 @@ cudaError_t cudaGetDeviceCount(int* count) {
     *count = devices();
     return cudaSuccess;
 }
-cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned, unsigned long long,
-                                             cudaDriverEntryPointQueryResult*) {
+cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned,
+                                             unsigned long long, cudaDriverEntryPointQueryResult*) {
     *function = driver_function(name);
     return cudaSuccess;
 }
@@ -193,7 +194,9 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const vo
     const std::lock_guard lock(memory_mutex);
     const Block* block = block_of(pointer);
     std::memset(attributes, 0, sizeof *attributes);
-    attributes->type = !block ? cudaMemoryTypeUnregistered : block->host ? cudaMemoryTypeHost : cudaMemoryTypeDevice;
+    attributes->type = !block        ? cudaMemoryTypeUnregistered
+                       : block->host ? cudaMemoryTypeHost
+                                     : cudaMemoryTypeDevice;
     attributes->device = block ? block->device : 0;
     return cudaSuccess;
 }
@@ -245,7 +248,8 @@ cudaError_t cudaMemsetAsync(void* pointer, int value, size_t bytes, cudaStream_t
     stream_of(stream).enqueue([=] { std::memset(pointer, value, bytes); });
     return cudaSuccess;
 }
-cudaError_t cudaMemcpyAsync(void* dst, const void* src, size_t bytes, cudaMemcpyKind, cudaStream_t stream) {
+cudaError_t cudaMemcpyAsync(void* dst, const void* src, size_t bytes, cudaMemcpyKind,
+                            cudaStream_t stream) {
     stream_of(stream).enqueue([=] { std::memcpy(dst, src, bytes); });
     return cudaSuccess;
 }
@@ -281,7 +285,8 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
     return cudaSuccess;
 }
 cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
-    *status = stream_of(stream).capturing ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+    *status =
+        stream_of(stream).capturing ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
     return cudaSuccess;
 }
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
@@ -331,7 +336,8 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEvent_t end) {
     const auto from = point_of(begin), to = point_of(end);
     if (!from || !to) return cudaErrorInvalidResourceHandle;
-    if (cudaEventQuery(begin) != cudaSuccess || cudaEventQuery(end) != cudaSuccess) return cudaErrorNotReady;
+    if (cudaEventQuery(begin) != cudaSuccess || cudaEventQuery(end) != cudaSuccess)
+        return cudaErrorNotReady;
     *milliseconds = std::chrono::duration<float, std::milli>(to->when() - from->when()).count();
     return cudaSuccess;
 }

@@ -15,72 +15,80 @@ namespace libddp::cuda {
 void preload_transfer() {}
 void preload_reduce() {}
 
-void transfer(const ddp_segment* segments, std::size_t count, ddp_dtype src_dtype, ddp_dtype dst_dtype, double scale,
-              cudaStream_t stream) {
+void transfer(const ddp_segment* segments, std::size_t count, ddp_dtype src_dtype,
+              ddp_dtype dst_dtype, double scale, cudaStream_t stream) {
     with_formats(src_dtype, dst_dtype, scale, [&](auto from, auto to, auto scales) {
         using From = decltype(from);
         using To = decltype(to);
-        each_table(segments, count, sizeof(typename To::Stored), kChunkElements<To>, is_complex(src_dtype) ? 2 : 1,
-                   factor_of(scale, src_dtype), [&](const Table& table) {
+        each_table(segments, count, sizeof(typename To::Stored), kChunkElements<To>,
+                   is_complex(src_dtype) ? 2 : 1, factor_of(scale, src_dtype),
+                   [&](const Table& table) {
                        on_cpu::stream_of(stream).enqueue([table] {
                            for (std::uint64_t block = 0; block < blocks_of(table); ++block)
                                for (std::uint32_t thread = 0; thread < kThreads; ++thread)
-                                   transfer_thread<From, To, decltype(scales)::value>(table, block, thread);
+                                   transfer_thread<From, To, decltype(scales)::value>(table, block,
+                                                                                      thread);
                        });
                    });
     });
 }
 
-void reduce(void* out, const void* const* inputs, std::size_t input_count, std::size_t count, ddp_dtype dtype,
-            ddp_reduce_op op, double scale, cudaStream_t stream) {
+void reduce(void* out, const void* const* inputs, std::size_t input_count, std::size_t count,
+            ddp_dtype dtype, ddp_reduce_op op, double scale, cudaStream_t stream) {
     const ReduceTable table = reduce_table(out, inputs, input_count, count, dtype, op, scale);
     with_reduce_format(dtype, op, [&](auto format) {
         using Format = decltype(format);
         on_cpu::stream_of(stream).enqueue([table] {
-            for (std::uint64_t thread = 0; thread <= table.count / kReduceElements<Format>; ++thread)
+            for (std::uint64_t thread = 0; thread <= table.count / kReduceElements<Format>;
+                 ++thread)
                 reduce_thread<Format>(table, thread);
         });
     });
 }
 
-void low_rank(ddp_low_rank_op op, const ddp_low_rank* items, std::size_t count, ddp_dtype dtype, cudaStream_t stream) {
-    each_low_rank_launch(op, items, count, dtype, [&](auto product, auto format, auto tile, const LowRankTable& table) {
-        using Product = decltype(product);
-        using Format = decltype(format);
-        constexpr std::uint32_t kTile = decltype(tile)::value;
-        on_cpu::stream_of(stream).enqueue([table] {
-            typename Product::template Shared<typename Format::Compute, kTile> shared;
-            on_cpu::play_block(1, [&](const on_cpu::BlockThreads& threads) {
-                for (std::uint64_t block = 0; block < table.blocks; ++block)
-                    run_block<Product, Format, kTile>(threads, shared, table, block);
+void low_rank(ddp_low_rank_op op, const ddp_low_rank* items, std::size_t count, ddp_dtype dtype,
+              cudaStream_t stream) {
+    each_low_rank_launch(
+        op, items, count, dtype,
+        [&](auto product, auto format, auto tile, const LowRankTable& table) {
+            using Product = decltype(product);
+            using Format = decltype(format);
+            constexpr std::uint32_t kTile = decltype(tile)::value;
+            on_cpu::stream_of(stream).enqueue([table] {
+                typename Product::template Shared<typename Format::Compute, kTile> shared;
+                on_cpu::play_block(1, [&](const on_cpu::BlockThreads& threads) {
+                    for (std::uint64_t block = 0; block < table.blocks; ++block)
+                        run_block<Product, Format, kTile>(threads, shared, table, block);
+                });
             });
         });
-    });
 }
 
-void thin(ddp_thin_op op, const ddp_thin* items, std::size_t count, ddp_dtype dtype, const ddp_thin_rules& rules,
-          cudaStream_t stream) {
+void thin(ddp_thin_op op, const ddp_thin* items, std::size_t count, ddp_dtype dtype,
+          const ddp_thin_rules& rules, cudaStream_t stream) {
     each_thin_table(items, count, rules, [&](const ThinTable& table) {
         on_cpu::stream_of(stream).enqueue([op, dtype, table] {
             thin::Shared shared;
             on_cpu::play_block(1, [&](const on_cpu::BlockThreads& threads) {
                 for (int i = 0; i < table.rows; ++i)
-                    dtype == DDP_F64 ? run_thin<F64>(threads, shared, op, table.row[i], table.rules)
-                                     : run_thin<F32>(threads, shared, op, table.row[i], table.rules);
+                    dtype == DDP_F64
+                        ? run_thin<F64>(threads, shared, op, table.row[i], table.rules)
+                        : run_thin<F32>(threads, shared, op, table.row[i], table.rules);
             });
         });
     });
 }
 
-void leave_out(const ddp_doubt* items, std::size_t count, ddp_dtype dtype, const std::uint32_t* only_if,
-               cudaStream_t stream) {
+void leave_out(const ddp_doubt* items, std::size_t count, ddp_dtype dtype,
+               const std::uint32_t* only_if, cudaStream_t stream) {
     each_doubt_table(items, count, only_if, [&](const DoubtTable& table) {
         with_real_format(dtype, [&](auto format) {
             on_cpu::stream_of(stream).enqueue([table] {
                 thin::Shared shared;
                 on_cpu::play_block(1, [&](const on_cpu::BlockThreads& threads) {
                     for (int i = 0; i < table.rows; ++i)
-                        run_leave_out<decltype(format)>(threads, shared, table.row[i], table.only_if);
+                        run_leave_out<decltype(format)>(threads, shared, table.row[i],
+                                                        table.only_if);
                 });
             });
         });
@@ -94,8 +102,9 @@ struct OnStream {
     void start(const CodecTable& table) const {
         on_cpu::stream_of(stream).enqueue([table] {
             typename Kernel::Shared shared;
-            on_cpu::play_block(
-                1, [&](const on_cpu::BlockThreads& threads) { work_on_chunks<Kernel>(threads, shared, table, 0, 1); });
+            on_cpu::play_block(1, [&](const on_cpu::BlockThreads& threads) {
+                work_on_chunks<Kernel>(threads, shared, table, 0, 1);
+            });
         });
     }
     void zero(void* memory, std::size_t bytes) const {

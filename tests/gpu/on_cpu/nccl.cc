@@ -1,6 +1,6 @@
-// NCCL's functions for ranks that are threads of one process, on the streams of stream.h. As in NCCL, a communicator that does
-// not block is ready some time after it was asked for, operations begin when all ranks' streams have come to them, and an abort ends
-// those that wait.
+// NCCL's functions for ranks that are threads of one process, on the streams of stream.h. As in
+// NCCL, a communicator that does not block is ready some time after it was asked for, operations
+// begin when all ranks' streams have come to them, and an abort ends those that wait.
 #include <nccl.h>
 
 #include <atomic>
@@ -116,7 +116,8 @@ struct Clique {
         const std::vector<std::byte> data(
             static_cast<const std::byte*>(calls[root]->front().send),
             static_cast<const std::byte*>(calls[root]->front().send) + calls[root]->front().bytes);
-        for (const Calls* theirs : calls) std::memcpy(theirs->front().recv, data.data(), data.size());
+        for (const Calls* theirs : calls)
+            std::memcpy(theirs->front().recv, data.data(), data.size());
     }
 
     void gather() {
@@ -161,7 +162,8 @@ namespace {
 
 std::mutex cliques_mutex;
 // Never freed: as ncclComm.
-std::map<std::string, std::weak_ptr<Clique>>& cliques = *new std::map<std::string, std::weak_ptr<Clique>>;
+std::map<std::string, std::weak_ptr<Clique>>& cliques =
+    *new std::map<std::string, std::weak_ptr<Clique>>;
 std::atomic<int> ending{0};
 thread_local int group_depth = 0;
 thread_local Calls group_calls;
@@ -210,7 +212,8 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
     std::memcpy(id->internal, &number, sizeof number);
     return ncclSuccess;
 }
-ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int world, ncclUniqueId id, int rank, ncclConfig_t* config) {
+ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int world, ncclUniqueId id, int rank,
+                                    ncclConfig_t* config) {
     if (config->blocking != 0) return ncclInvalidUsage;
     auto* created = new ncclComm;
     {
@@ -222,7 +225,8 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int world, ncclUniqueId id
     created->rank = static_cast<std::size_t>(rank);
     *comm = created;
     std::thread([created] {
-        if (created->clique->run(created->rank, nullptr, created->aborted)) created->state = ncclSuccess;
+        if (created->clique->run(created->rank, nullptr, created->aborted))
+            created->state = ncclSuccess;
     }).detach();
     return ncclInProgress;
 }
@@ -252,7 +256,9 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* state) {
     return ncclSuccess;
 }
 ncclResult_t ncclMemAlloc(void** pointer, size_t bytes) {
-    return cudaMallocFromPoolAsync(pointer, bytes, nullptr, nullptr) == cudaSuccess ? ncclSuccess : ncclSystemError;
+    return cudaMallocFromPoolAsync(pointer, bytes, nullptr, nullptr) == cudaSuccess
+               ? ncclSuccess
+               : ncclSystemError;
 }
 ncclResult_t ncclMemFree(void* pointer) {
     cudaFreeAsync(pointer, nullptr);
@@ -265,30 +271,40 @@ ncclResult_t ncclCommRegister(const ncclComm_t, void* memory, size_t, void** han
 ncclResult_t ncclCommDeregister(const ncclComm_t, void*) {
     return ncclSuccess;
 }
-ncclResult_t ncclAllReduce(const void* send, void* recv, size_t count, ncclDataType_t type, ncclRedOp_t op,
+ncclResult_t ncclAllReduce(const void* send, void* recv, size_t count, ncclDataType_t type,
+                           ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
+    const ddp_dtype dtype = dtype_of(type);
+    return add(comm,
+               {Call::kAllReduce, send, recv, count * libddp::dtype_size(dtype), dtype, op, 0},
+               stream);
+}
+ncclResult_t ncclReduceScatter(const void* send, void* recv, size_t count, ncclDataType_t type,
+                               ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
+    const ddp_dtype dtype = dtype_of(type);
+    return add(comm,
+               {Call::kReduceScatter, send, recv, count * libddp::dtype_size(dtype), dtype, op, 0},
+               stream);
+}
+ncclResult_t ncclBroadcast(const void* send, void* recv, size_t count, ncclDataType_t type,
+                           int root, ncclComm_t comm, cudaStream_t stream) {
+    return add(comm,
+               {Call::kBroadcast, send, recv, count * libddp::dtype_size(dtype_of(type)), DDP_U8,
+                ncclSum, root},
+               stream);
+}
+ncclResult_t ncclAllGather(const void* send, void* recv, size_t count, ncclDataType_t type,
                            ncclComm_t comm, cudaStream_t stream) {
-    const ddp_dtype dtype = dtype_of(type);
-    return add(comm, {Call::kAllReduce, send, recv, count * libddp::dtype_size(dtype), dtype, op, 0}, stream);
-}
-ncclResult_t ncclReduceScatter(const void* send, void* recv, size_t count, ncclDataType_t type, ncclRedOp_t op,
-                               ncclComm_t comm, cudaStream_t stream) {
-    const ddp_dtype dtype = dtype_of(type);
-    return add(comm, {Call::kReduceScatter, send, recv, count * libddp::dtype_size(dtype), dtype, op, 0}, stream);
-}
-ncclResult_t ncclBroadcast(const void* send, void* recv, size_t count, ncclDataType_t type, int root, ncclComm_t comm,
-                           cudaStream_t stream) {
-    return add(comm, {Call::kBroadcast, send, recv, count * libddp::dtype_size(dtype_of(type)), DDP_U8, ncclSum, root},
+    return add(comm,
+               {Call::kAllGather, send, recv, count * libddp::dtype_size(dtype_of(type)), DDP_U8,
+                ncclSum, 0},
                stream);
 }
-ncclResult_t ncclAllGather(const void* send, void* recv, size_t count, ncclDataType_t type, ncclComm_t comm,
-                           cudaStream_t stream) {
-    return add(comm, {Call::kAllGather, send, recv, count * libddp::dtype_size(dtype_of(type)), DDP_U8, ncclSum, 0},
-               stream);
-}
-ncclResult_t ncclSend(const void* send, size_t count, ncclDataType_t, int peer, ncclComm_t comm, cudaStream_t stream) {
+ncclResult_t ncclSend(const void* send, size_t count, ncclDataType_t, int peer, ncclComm_t comm,
+                      cudaStream_t stream) {
     return add(comm, {Call::kSend, send, nullptr, count, DDP_U8, ncclSum, peer}, stream);
 }
-ncclResult_t ncclRecv(void* recv, size_t count, ncclDataType_t, int peer, ncclComm_t comm, cudaStream_t stream) {
+ncclResult_t ncclRecv(void* recv, size_t count, ncclDataType_t, int peer, ncclComm_t comm,
+                      cudaStream_t stream) {
     return add(comm, {Call::kRecv, nullptr, recv, count, DDP_U8, ncclSum, peer}, stream);
 }
 ncclResult_t ncclGroupStart() {

@@ -5,7 +5,8 @@
 
 namespace on_cpu {
 
-// The legacy default stream for null; there is one for all devices. The calling thread's for the handle of cudaStreamPerThread.
+// The legacy default stream for null; there is one for all devices. The calling thread's for the
+// handle of cudaStreamPerThread.
 fake::Stream& stream_of(void* stream);
 
 }  // namespace on_cpu

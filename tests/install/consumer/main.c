@@ -1,4 +1,5 @@
-/* A trainer outside the source tree: one rank, one parameter, one step. Compiled as C99 against an installed libddp. */
+/* A trainer outside the source tree: one rank, one parameter, one step. Compiled as C99 against an
+ * installed libddp. */
 #include <ddp/ddp.h>
 #include <stdio.h>
 #include <string.h>
@@ -27,7 +28,8 @@ int main(void) {
     options.init_method = "tcp://127.0.0.1:0";
     options.timeout_ms = 20000;
     if (ddp_group_create(&options, &group, &error)) return failed("ddp_group_create", error);
-    if (ddp_context_create(group, NULL, &context, &error)) return failed("ddp_context_create", error);
+    if (ddp_context_create(group, NULL, &context, &error))
+        return failed("ddp_context_create", error);
 
     ddp_param_desc_init(&desc);
     desc.name = "weight";
@@ -35,7 +37,8 @@ int main(void) {
     desc.ndim = 1;
     desc.data = data;
     desc.grad = grad;
-    if (ddp_register_param(context, &desc, &param, &error)) return failed("ddp_register_param", error);
+    if (ddp_register_param(context, &desc, &param, &error))
+        return failed("ddp_register_param", error);
     if (ddp_commit(context, &error)) return failed("ddp_commit", error);
     if (ddp_grad_ready(context, param, &error)) return failed("ddp_grad_ready", error);
     if (ddp_finalize(context, &error)) return failed("ddp_finalize", error);

@@ -1,9 +1,11 @@
-// A kind of device that is made of threads and of memory that only its own operations can touch: libddp-cuda.so of the tests.
+// A kind of device that is made of threads and of memory that only its own operations can touch:
+// libddp-cuda.so of the tests.
 //
-// Streams are threads that run one operation after another, each after a random time. The addresses of its memory cannot be
-// read or written (PROT_NONE); operations work through a second mapping of the same pages. So a library that touches
-// device memory by itself faults, and one that forgets an order computes with what is not there yet: fresh and freed memory
-// holds NaNs. Operations check that their memory is alive, and of their device; what is wrong ends the process.
+// Streams are threads that run one operation after another, each after a random time. The addresses
+// of its memory cannot be read or written (PROT_NONE); operations work through a second mapping of
+// the same pages. So a library that touches device memory by itself faults, and one that forgets an
+// order computes with what is not there yet: fresh and freed memory holds NaNs. Operations check
+// that their memory is alive, and of their device; what is wrong ends the process.
 #pragma once
 
 #include <cstddef>
@@ -17,8 +19,8 @@ struct Counts {
 
     bool operator==(const Counts&) const = default;
 };
-// The objects that are alive now. An object that is freed in the order of a stream counts until the stream has come to
-// it: see settle().
+// The objects that are alive now. An object that is freed in the order of a stream counts until the
+// stream has come to it: see settle().
 Counts counts();
 // Bytes of the memory that is alive on all devices.
 std::size_t live_bytes();
@@ -35,8 +37,9 @@ std::uint64_t copied_bytes();
 
 // There are so many devices (2 at first); none: the module says that there is no device.
 void set_device_count(int count);
-// While they are held, nobody learns from the devices whether an event is over: the call returns when they are not any more. CUDA
-// does that while another thread allocates memory and waits for a kernel.
+// While they are held, nobody learns from the devices whether an event is over: the call returns
+// when they are not any more. CUDA does that while another thread allocates memory and waits for a
+// kernel.
 void hold_queries(bool held);
 // Longest time before each operation (100 us at first).
 void set_delay(long most_us);

@@ -34,7 +34,8 @@ Memory::Memory() {
     if (visible == MAP_FAILED || hidden == MAP_FAILED) die("no memory");
     visible_ = static_cast<char*>(visible);
     hidden_ = static_cast<char*>(hidden);
-    for (std::size_t device = 0; device < 2; ++device) free_[device][device * kDeviceBytes] = kDeviceBytes;
+    for (std::size_t device = 0; device < 2; ++device)
+        free_[device][device * kDeviceBytes] = kDeviceBytes;
 }
 
 void* Memory::allocate(int device, std::size_t bytes) {
@@ -44,7 +45,8 @@ void* Memory::allocate(int device, std::size_t bytes) {
     if (left == 0) return nullptr;
     if (left > 0) --left;
     auto& holes = free_[device];
-    const auto hole = std::find_if(holes.begin(), holes.end(), [size](const auto& h) { return h.second >= size; });
+    const auto hole = std::find_if(holes.begin(), holes.end(),
+                                   [size](const auto& h) { return h.second >= size; });
     if (hole == holes.end()) return nullptr;
     const auto [begin, room] = *hole;
     holes.erase(hole);
@@ -69,7 +71,8 @@ void Memory::free(void* memory) {
     std::memset(hidden_ + begin, kGarbage, size);
     auto& holes = free_[begin / kDeviceBytes];
     auto hole = holes.emplace(begin, size).first;
-    if (auto next = std::next(hole); next != holes.end() && hole->first + hole->second == next->first) {
+    if (auto next = std::next(hole);
+        next != holes.end() && hole->first + hole->second == next->first) {
         hole->second += next->second;
         holes.erase(next);
     }
@@ -126,7 +129,8 @@ void* Memory::allocate_pinned(std::size_t bytes) {
 
 void Memory::free_pinned(void* memory) {
     const std::lock_guard lock(mutex_);
-    if (pinned_.erase(static_cast<char*>(memory)) == 0) die("pinned memory is freed that is not allocated");
+    if (pinned_.erase(static_cast<char*>(memory)) == 0)
+        die("pinned memory is freed that is not allocated");
     std::free(memory);
 }
 

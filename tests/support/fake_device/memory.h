@@ -34,9 +34,10 @@ private:
     Memory();
 
     std::mutex mutex_;
-    char* visible_ = nullptr;                            // what libddp gets
-    char* hidden_ = nullptr;                             // where the devices work
-    std::map<std::size_t, std::size_t> free_[2], used_;  // begin and size, in bytes from the first device's memory
+    char* visible_ = nullptr;  // what libddp gets
+    char* hidden_ = nullptr;   // where the devices work
+    // begin and size, in bytes from the first device's memory
+    std::map<std::size_t, std::size_t> free_[2], used_;
     std::map<const char*, std::size_t> pinned_;
     long pinned_allocations_ = 0;
     long left_[2] = {-1, -1};

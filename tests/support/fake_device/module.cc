@@ -1,4 +1,5 @@
-// The fake devices as a module: every operation is put on its stream and works there through the second mapping.
+// The fake devices as a module: every operation is put on its stream and works there through the
+// second mapping.
 #include "util/module.h"
 
 #include <atomic>
@@ -33,7 +34,8 @@ ddp_status set_failure(ddp_device_failure* failure, ddp_status status, const cha
 }
 
 ddp_status count(int32_t* result, ddp_device_failure* failure) {
-    if (devices == 0) return set_failure(failure, DDP_ERROR_UNAVAILABLE, "no device: the test took them away");
+    if (devices == 0)
+        return set_failure(failure, DDP_ERROR_UNAVAILABLE, "no device: the test took them away");
     *result = devices;
     return DDP_OK;
 }
@@ -48,7 +50,8 @@ ddp_status prepare(int32_t, ddp_device_failure*) {
     return DDP_OK;
 }
 
-ddp_status allocate(int32_t device, void* stream, size_t bytes, void** memory, ddp_device_failure* failure) {
+ddp_status allocate(int32_t device, void* stream, size_t bytes, void** memory,
+                    ddp_device_failure* failure) {
     *memory = Memory::instance().allocate(device, bytes);
     if (!*memory) return set_failure(failure, DDP_ERROR_OUT_OF_MEMORY, "the device is full");
     Stream::of(device, stream)->enqueue([device, begin = *memory, bytes] {
@@ -94,7 +97,8 @@ void event_destroy(int32_t, void* event) {
 }
 
 ddp_status event_record(int32_t device, void* event, void* stream, ddp_device_failure*) {
-    if (static_cast<Event*>(event)->device != device) die("an event is recorded on a stream of another device");
+    if (static_cast<Event*>(event)->device != device)
+        die("an event is recorded on a stream of another device");
     Stream::of(device, stream)->record(*static_cast<Event*>(event));
     return DDP_OK;
 }
@@ -115,15 +119,19 @@ ddp_status event_query(int32_t, void* event, int32_t* done, ddp_device_failure*)
     return DDP_OK;
 }
 
-ddp_status event_wait(int32_t, void* event, int64_t timeout_ns, int32_t* done, ddp_device_failure*) {
+ddp_status event_wait(int32_t, void* event, int64_t timeout_ns, int32_t* done,
+                      ddp_device_failure*) {
     const auto point = point_of(event);
     *done = !point || point->wait(std::chrono::nanoseconds(timeout_ns)) ? 1 : 0;
     return DDP_OK;
 }
 
-// As a kernel would: in the wider of the two types, and rounded once more where that is not the result's.
-void transfer_one(int32_t device, const ddp_segment& s, ddp_dtype from, ddp_dtype to, double scale) {
-    const size_t from_bytes = s.count * libddp::dtype_size(from), to_bytes = s.count * libddp::dtype_size(to);
+// As a kernel would: in the wider of the two types, and rounded once more where that is not the
+// result's.
+void transfer_one(int32_t device, const ddp_segment& s, ddp_dtype from, ddp_dtype to,
+                  double scale) {
+    const size_t from_bytes = s.count * libddp::dtype_size(from),
+                 to_bytes = s.count * libddp::dtype_size(to);
     char* dst = Memory::instance().alias(device, s.dst, to_bytes);
     if (!s.src) {
         std::memset(dst, 0, to_bytes);
@@ -140,24 +148,28 @@ void transfer_one(int32_t device, const ddp_segment& s, ddp_dtype from, ddp_dtyp
     libddp::cpu::convert(dst, to, scaled.data(), from, s.count);
 }
 
-ddp_status transfer(int32_t device, void* stream, const ddp_segment* segments, size_t n, ddp_dtype from, ddp_dtype to,
-                    double scale, ddp_device_failure*) {
+ddp_status transfer(int32_t device, void* stream, const ddp_segment* segments, size_t n,
+                    ddp_dtype from, ddp_dtype to, double scale, ddp_device_failure*) {
     Stream::of(device, stream)
-        ->enqueue([device, all = std::vector<ddp_segment>(segments, segments + n), from, to, scale] {
-            for (const auto& segment : all) transfer_one(device, segment, from, to, scale);
-        });
+        ->enqueue(
+            [device, all = std::vector<ddp_segment>(segments, segments + n), from, to, scale] {
+                for (const auto& segment : all) transfer_one(device, segment, from, to, scale);
+            });
     return DDP_OK;
 }
 
-ddp_status reduce(int32_t device, void* stream, void* out, const void* const* inputs, size_t input_count, size_t n,
-                  ddp_dtype dtype, ddp_reduce_op op, double scale, ddp_device_failure*) {
+ddp_status reduce(int32_t device, void* stream, void* out, const void* const* inputs,
+                  size_t input_count, size_t n, ddp_dtype dtype, ddp_reduce_op op, double scale,
+                  ddp_device_failure*) {
     Stream::of(device, stream)
-        ->enqueue([device, out, all = std::vector<const void*>(inputs, inputs + input_count), n, dtype, op, scale] {
+        ->enqueue([device, out, all = std::vector<const void*>(inputs, inputs + input_count), n,
+                   dtype, op, scale] {
             const size_t bytes = n * libddp::dtype_size(dtype);
             std::vector<const void*> seen;
-            for (const void* input : all) seen.push_back(Memory::instance().alias(device, input, bytes));
-            libddp::cpu::reduce(Memory::instance().alias(device, out, bytes), seen.data(), seen.size(), n, dtype, op,
-                                scale);
+            for (const void* input : all)
+                seen.push_back(Memory::instance().alias(device, input, bytes));
+            libddp::cpu::reduce(Memory::instance().alias(device, out, bytes), seen.data(),
+                                seen.size(), n, dtype, op, scale);
         });
     return DDP_OK;
 }
@@ -167,7 +179,8 @@ template <class Work>
 ddp_status enqueue_batch(int32_t device, void* stream, const ddp_codec_batch& told, Work work) {
     Stream::of(device, stream)
         ->enqueue([device, work, batch = told,
-                   parts = std::vector<ddp_codec_part>(told.parts, told.parts + told.part_count)]() mutable {
+                   parts = std::vector<ddp_codec_part>(told.parts,
+                                                       told.parts + told.part_count)]() mutable {
             const auto seen = [device](void* memory, size_t bytes) -> void* {
                 return memory ? Memory::instance().alias(device, memory, bytes) : nullptr;
             };
@@ -190,16 +203,19 @@ size_t encode_scratch(const ddp_codec_batch* batch) {
 }
 
 ddp_status encode(int32_t device, void* stream, const ddp_codec_batch* batch, ddp_device_failure*) {
-    return enqueue_batch(device, stream, *batch, [](const ddp_codec_batch& seen) { libddp::cpu::encode(seen); });
-}
-
-ddp_status decode(int32_t device, void* stream, const ddp_codec_batch* batch, double scale, ddp_device_failure*) {
     return enqueue_batch(device, stream, *batch,
-                         [scale](const ddp_codec_batch& seen) { libddp::cpu::decode(seen, scale); });
+                         [](const ddp_codec_batch& seen) { libddp::cpu::encode(seen); });
 }
 
-ddp_status copy(int32_t device, void* stream, void* dst, const void* src, size_t bytes, ddp_copy_kind kind,
-                ddp_device_failure*) {
+ddp_status decode(int32_t device, void* stream, const ddp_codec_batch* batch, double scale,
+                  ddp_device_failure*) {
+    return enqueue_batch(device, stream, *batch, [scale](const ddp_codec_batch& seen) {
+        libddp::cpu::decode(seen, scale);
+    });
+}
+
+ddp_status copy(int32_t device, void* stream, void* dst, const void* src, size_t bytes,
+                ddp_copy_kind kind, ddp_device_failure*) {
     copied += bytes;
     Stream::of(device, stream)->enqueue([device, dst, src, bytes, kind] {
         auto& memory = Memory::instance();
@@ -217,7 +233,8 @@ ddp_status copy(int32_t device, void* stream, void* dst, const void* src, size_t
 namespace fake {
 
 Counts counts() {
-    return {stream_count(), event_count(), Memory::instance().blocks(), Memory::instance().pinned()};
+    return {stream_count(), event_count(), Memory::instance().blocks(),
+            Memory::instance().pinned()};
 }
 
 std::uint64_t copied_bytes() {
@@ -310,7 +327,8 @@ extern "C" __attribute__((visibility("default"))) const ddp_device_module* ddp_d
     return &module;
 }
 
-extern "C" __attribute__((visibility("default"))) const ddp_device_kernels* ddp_kernels_entry(void) {
+extern "C" __attribute__((visibility("default"))) const ddp_device_kernels* ddp_kernels_entry(
+    void) {
     static const ddp_device_kernels kernels = {sizeof(ddp_device_kernels),
                                                prepare,
                                                transfer,

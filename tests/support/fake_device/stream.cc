@@ -105,7 +105,8 @@ std::shared_ptr<Stream> Stream::of(int device, void* handle) {
     }
     const auto found = r.streams.find(handle);
     if (found == r.streams.end()) die("a stream is used that does not exist");
-    if (device >= 0 && found->second->device_ != device) die("a stream is used that is not of the device");
+    if (device >= 0 && found->second->device_ != device)
+        die("a stream is used that is not of the device");
     return found->second;
 }
 
@@ -166,11 +167,13 @@ bool Stream::all_idle() {
     if (!r.closed.empty()) return false;
     for (const auto& stream : r.defaults)
         if (stream && !stream->idle()) return false;
-    return std::all_of(r.streams.begin(), r.streams.end(), [](const auto& entry) { return entry.second->idle(); });
+    return std::all_of(r.streams.begin(), r.streams.end(),
+                       [](const auto& entry) { return entry.second->idle(); });
 }
 
 void Stream::run(const std::shared_ptr<Stream>& self) {
-    std::minstd_rand random(static_cast<unsigned>(reinterpret_cast<std::uintptr_t>(self.get()) >> 4));
+    std::minstd_rand random(
+        static_cast<unsigned>(reinterpret_cast<std::uintptr_t>(self.get()) >> 4));
     Stream& s = *self;
     std::unique_lock lock(s.mutex_);
     for (;;) {
@@ -180,7 +183,8 @@ void Stream::run(const std::shared_ptr<Stream>& self) {
         s.queue_.pop_front();
         lock.unlock();
         if (const long longest = longest_delay; longest > 0 && random() % 4 == 0)
-            std::this_thread::sleep_for(std::chrono::microseconds(random() % static_cast<unsigned>(longest)));
+            std::this_thread::sleep_for(
+                std::chrono::microseconds(random() % static_cast<unsigned>(longest)));
         operation();
         operation = nullptr;
         lock.lock();

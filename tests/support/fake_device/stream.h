@@ -1,4 +1,5 @@
-// Streams and events, made of threads: those of the fake devices (fake_device.h) and of the CUDA runtime that a CPU plays (gpu/on_cpu).
+// Streams and events, made of threads: those of the fake devices (fake_device.h) and of the CUDA
+// runtime that a CPU plays (gpu/on_cpu).
 #pragma once
 
 #include <atomic>
@@ -45,8 +46,8 @@ class Stream {
 public:
     explicit Stream(int device);
 
-    // The stream of a handle; for null the device's default stream. Anything that is no stream of this device ends the
-    // process.
+    // The stream of a handle; for null the device's default stream. Anything that is no stream of
+    // this device ends the process.
     static std::shared_ptr<Stream> of(int device, void* handle);
     // The stream of a handle, whatever its device.
     static std::shared_ptr<Stream> of(void* handle);

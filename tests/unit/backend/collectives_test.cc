@@ -1,5 +1,5 @@
-// Every collective, type, operation, world and backend, with its algorithms and kinds of memory, against plain
-// arithmetic.
+// Every collective, type, operation, world and backend, with its algorithms and kinds of memory,
+// against plain arithmetic.
 #include <gtest/gtest.h>
 
 #include "unit/backend/fake_host.h"
@@ -10,7 +10,8 @@ namespace {
 
 using namespace testing_backend;
 
-// Small integers in every type: sums and products of up to 5 are exact, so that results are compared as bytes.
+// Small integers in every type: sums and products of up to 5 are exact, so that results are
+// compared as bytes.
 Bytes numbers(std::size_t count, ddp_dtype dtype, int seed) {
     constexpr std::size_t kPeriod = 1009;
     std::mt19937 random(static_cast<unsigned>(seed));
@@ -19,9 +20,11 @@ Bytes numbers(std::size_t count, ddp_dtype dtype, int seed) {
     Bytes bytes(count * size + 1);
     std::vector<double> values(drawn * 2);
     for (double& v : values)
-        v = dtype == DDP_U8 ? static_cast<double>(random() % 3) : static_cast<double>(random() % 5) - 2;
+        v = dtype == DDP_U8 ? static_cast<double>(random() % 3)
+                            : static_cast<double>(random() % 5) - 2;
     if (is_floating(dtype))
-        cpu::convert(bytes.data(), dtype, values.data(), is_complex(dtype) ? DDP_C128 : DDP_F64, drawn);
+        cpu::convert(bytes.data(), dtype, values.data(), is_complex(dtype) ? DDP_C128 : DDP_F64,
+                     drawn);
     else
         for (std::size_t i = 0; i < drawn; ++i) {
             const auto value = static_cast<std::int64_t>(values[i]);
@@ -31,7 +34,8 @@ Bytes numbers(std::size_t count, ddp_dtype dtype, int seed) {
     return bytes;
 }
 
-Bytes reduced(const std::vector<Bytes>& inputs, std::size_t count, ddp_dtype dtype, ddp_reduce_op op, double scale) {
+Bytes reduced(const std::vector<Bytes>& inputs, std::size_t count, ddp_dtype dtype,
+              ddp_reduce_op op, double scale) {
     std::vector<const void*> pointers;
     for (const Bytes& input : inputs) pointers.push_back(input.data());
     Bytes out(count * dtype_size(dtype) + 1);
@@ -39,11 +43,13 @@ Bytes reduced(const std::vector<Bytes>& inputs, std::size_t count, ddp_dtype dty
     return out;
 }
 
-// Equal but for the sign of zeros, which in a product of complex numbers depends on the order of the factors. Ring and
-// bcube have an order of their own.
+// Equal but for the sign of zeros, which in a product of complex numbers depends on the order of
+// the factors. Ring and bcube have an order of their own.
 bool equal(const Bytes& a, const Bytes& b, std::size_t count, ddp_dtype dtype) {
     const Bytes zeros(a.size());
-    const auto plus_zero = [&](const Bytes& x) { return reduced({x, zeros}, count, dtype, DDP_SUM, 1); };
+    const auto plus_zero = [&](const Bytes& x) {
+        return reduced({x, zeros}, count, dtype, DDP_SUM, 1);
+    };
     return a.size() == b.size() && (!is_floating(dtype) ? a == b : plus_zero(a) == plus_zero(b));
 }
 
@@ -88,8 +94,9 @@ protected:
 
 constexpr std::size_t kCounts[] = {0, 1, 3, 64, 1001, 70000};
 
-// How data moves depends neither on the operation nor, but for the sizes of parts, on the type: a large message of the
-// smallest, of the usual and of the largest elements shows it. Sanitizers see this in the usual ones, from 1,001 elements on.
+// How data moves depends neither on the operation nor, but for the sizes of parts, on the type: a
+// large message of the smallest, of the usual and of the largest elements shows it. Sanitizers see
+// this in the usual ones, from 1,001 elements on.
 bool moves_alike(std::size_t count, ddp_dtype dtype) {
 #ifdef DDP_SANITIZED
     return count > 64 && dtype != DDP_F32;
@@ -104,12 +111,14 @@ TEST_P(Collectives, Allreduce) {
             if (!cpu::can_reduce(dtype, op)) continue;
             for (std::size_t count : kCounts) {
                 if ((op != DDP_SUM && count != 1001) || moves_alike(count, dtype)) continue;
-                SCOPED_TRACE(testing::Message() << dtype_name(dtype) << " op " << op << " count " << count);
+                SCOPED_TRACE(testing::Message()
+                             << dtype_name(dtype) << " op " << op << " count " << count);
                 std::vector<Bytes> inputs;
                 for (int r = 0; r < size(); ++r) inputs.push_back(numbers(count, dtype, r));
                 const double fused_scale = op == DDP_SUM && fuses_scale() ? 1.0 / size() : 1;
                 const Bytes want = reduced(inputs, count, dtype, op, 1);
-                const Bytes scaled = fused_scale == 1 ? want : reduced(inputs, count, dtype, op, fused_scale);
+                const Bytes scaled =
+                    fused_scale == 1 ? want : reduced(inputs, count, dtype, op, fused_scale);
                 world_->each([&](Rank& rank) {
                     for (bool in_place : {true, false}) {
                         // Sums both ways; of the rest one or the other, in turn.
@@ -117,8 +126,9 @@ TEST_P(Collectives, Allreduce) {
                         const Bytes& input = inputs[static_cast<std::size_t>(rank.rank())];
                         Message send(rank, allocated(), input);
                         Message recv(rank, allocated(), in_place ? input : Bytes(input.size()));
-                        ASSERT_EQ(rank.run(DDP_COLLECTIVE_ALLREDUCE, dtype, op, in_place ? recv.data() : send.data(),
-                                           recv.data(), count, in_place ? fused_scale : 1),
+                        ASSERT_EQ(rank.run(DDP_COLLECTIVE_ALLREDUCE, dtype, op,
+                                           in_place ? recv.data() : send.data(), recv.data(), count,
+                                           in_place ? fused_scale : 1),
                                   DDP_OK)
                             << rank.failure.message;
                         EXPECT_TRUE(equal(recv.bytes(), in_place ? scaled : want, count, dtype));
@@ -130,22 +140,26 @@ TEST_P(Collectives, Allreduce) {
 
 TEST_P(Collectives, ReduceScatter) {
     for (ddp_dtype dtype = DDP_F16; dtype <= DDP_C128; ++dtype)
-        for (std::size_t count : {std::size_t{0}, std::size_t{1}, std::size_t{517}, std::size_t{40000}}) {
+        for (std::size_t count :
+             {std::size_t{0}, std::size_t{1}, std::size_t{517}, std::size_t{40000}}) {
             if (moves_alike(count, dtype)) continue;
             SCOPED_TRACE(testing::Message() << dtype_name(dtype) << " count " << count);
             const std::size_t part = count * dtype_size(dtype);
             std::vector<Bytes> inputs;
             for (int r = 0; r < size(); ++r)
                 inputs.push_back(numbers(count * static_cast<std::size_t>(size()), dtype, r));
-            const Bytes want = reduced(inputs, count * static_cast<std::size_t>(size()), dtype, DDP_SUM, 1);
+            const Bytes want =
+                reduced(inputs, count * static_cast<std::size_t>(size()), dtype, DDP_SUM, 1);
             world_->each([&](Rank& rank) {
                 Message send(rank, allocated(), inputs[static_cast<std::size_t>(rank.rank())]);
                 Bytes recv(part + 1);
-                ASSERT_EQ(rank.run(DDP_COLLECTIVE_REDUCE_SCATTER, dtype, DDP_SUM, send.data(), recv.data(), count),
+                ASSERT_EQ(rank.run(DDP_COLLECTIVE_REDUCE_SCATTER, dtype, DDP_SUM, send.data(),
+                                   recv.data(), count),
                           DDP_OK)
                     << rank.failure.message;
-                EXPECT_EQ(0,
-                          std::memcmp(recv.data(), want.data() + part * static_cast<std::size_t>(rank.rank()), part));
+                EXPECT_EQ(0, std::memcmp(recv.data(),
+                                         want.data() + part * static_cast<std::size_t>(rank.rank()),
+                                         part));
             });
         }
 }
@@ -160,11 +174,12 @@ TEST_P(Collectives, Allgather) {
             world_->each([&](Rank& rank) {
                 Message mine(rank, allocated(), inputs[static_cast<std::size_t>(rank.rank())]);
                 for (bool in_place : {true, false}) {
-                    Message recv(rank, allocated(), Bytes(part * static_cast<std::size_t>(rank.world()) + 1));
+                    Message recv(rank, allocated(),
+                                 Bytes(part * static_cast<std::size_t>(rank.world()) + 1));
                     char* own = recv.data() + part * static_cast<std::size_t>(rank.rank());
                     if (in_place) std::memcpy(own, mine.data(), part);
-                    ASSERT_EQ(rank.run(DDP_COLLECTIVE_ALLGATHER, dtype, DDP_SUM, in_place ? own : mine.data(),
-                                       recv.data(), count),
+                    ASSERT_EQ(rank.run(DDP_COLLECTIVE_ALLGATHER, dtype, DDP_SUM,
+                                       in_place ? own : mine.data(), recv.data(), count),
                               DDP_OK)
                         << rank.failure.message;
                     for (std::size_t r = 0; r < inputs.size(); ++r)
@@ -176,14 +191,16 @@ TEST_P(Collectives, Allgather) {
 
 TEST_P(Collectives, BroadcastFromEveryRoot) {
     for (ddp_dtype dtype : {DDP_U8, DDP_F32, DDP_C128})
-        for (std::size_t count : {std::size_t{0}, std::size_t{1}, std::size_t{1001}, std::size_t{70000}})
+        for (std::size_t count :
+             {std::size_t{0}, std::size_t{1}, std::size_t{1001}, std::size_t{70000}})
             for (int root = 0; root < size(); ++root) {
                 const Bytes want = numbers(count, dtype, root);
                 world_->each([&](Rank& rank) {
-                    Message data(rank, allocated(), rank.rank() == root ? want : Bytes(want.size()));
-                    ASSERT_EQ(
-                        rank.run(DDP_COLLECTIVE_BROADCAST, dtype, DDP_SUM, data.data(), data.data(), count, 1, root),
-                        DDP_OK)
+                    Message data(rank, allocated(),
+                                 rank.rank() == root ? want : Bytes(want.size()));
+                    ASSERT_EQ(rank.run(DDP_COLLECTIVE_BROADCAST, dtype, DDP_SUM, data.data(),
+                                       data.data(), count, 1, root),
+                              DDP_OK)
                         << rank.failure.message;
                     EXPECT_EQ(data.bytes(), want);
                 });
@@ -193,7 +210,8 @@ TEST_P(Collectives, BroadcastFromEveryRoot) {
 TEST_P(Collectives, BarrierWaitsForTheLast) {
     std::atomic<int> arrived{0};
     world_->each([&](Rank& rank) {
-        if (rank.rank() == rank.world() - 1) std::this_thread::sleep_for(std::chrono::milliseconds(30));
+        if (rank.rank() == rank.world() - 1)
+            std::this_thread::sleep_for(std::chrono::milliseconds(30));
         ++arrived;
         ASSERT_EQ(rank.barrier(), DDP_OK) << rank.failure.message;
         EXPECT_EQ(arrived, rank.world());
@@ -224,28 +242,32 @@ const auto kSeveral = testing::Values(2, 3, 4);
 
 INSTANTIATE_TEST_SUITE_P(
     Worlds, Collectives,
-    testing::Combine(kWorlds,
-                     testing::Values(Kind{"direct", gloo_backend(), "algorithm=direct"}, Kind{"tcp", tcp_backend()},
-                                     Kind{"tcp_ring", tcp_backend(), "algorithm=ring,wire=auth"},
-                                     Kind{"tcp_lanes", tcp_backend(), "lanes=3,wire=plain"}, Kind{"shm", shm_backend()},
-                                     Kind{"shm_allocated", shm_backend(), "", true},
-                                     Kind{"hierarchical", hierarchical_backend(), "", false, 2},
-                                     Kind{"hierarchical_allocated", hierarchical_backend(), "", true, 2})),
+    testing::Combine(
+        kWorlds,
+        testing::Values(Kind{"direct", gloo_backend(), "algorithm=direct"},
+                        Kind{"tcp", tcp_backend()},
+                        Kind{"tcp_ring", tcp_backend(), "algorithm=ring,wire=auth"},
+                        Kind{"tcp_lanes", tcp_backend(), "lanes=3,wire=plain"},
+                        Kind{"shm", shm_backend()}, Kind{"shm_allocated", shm_backend(), "", true},
+                        Kind{"hierarchical", hierarchical_backend(), "", false, 2},
+                        Kind{"hierarchical_allocated", hierarchical_backend(), "", true, 2})),
     [](const auto& instance) {
         return std::get<1>(instance.param).name + std::to_string(std::get<0>(instance.param));
     });
 
 #ifndef DDP_SANITIZED  // Gloo's own algorithms are code that sanitizers do not see
-INSTANTIATE_TEST_SUITE_P(GloosOwn, Collectives,
-                         testing::Combine(testing::Values(3, 4),
-                                          testing::Values(Kind{"ring", gloo_backend(), "algorithm=ring"},
-                                                          Kind{"bcube", gloo_backend(), "algorithm=bcube"})),
-                         [](const auto& instance) {
-                             return std::get<1>(instance.param).name + std::to_string(std::get<0>(instance.param));
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    GloosOwn, Collectives,
+    testing::Combine(testing::Values(3, 4),
+                     testing::Values(Kind{"ring", gloo_backend(), "algorithm=ring"},
+                                     Kind{"bcube", gloo_backend(), "algorithm=bcube"})),
+    [](const auto& instance) {
+        return std::get<1>(instance.param).name + std::to_string(std::get<0>(instance.param));
+    });
 #endif
 
-// Only the ranks of host 1 have their messages in shared memory. Messages between hosts must be cut alike on both.
+// Only the ranks of host 1 have their messages in shared memory. Messages between hosts must be cut
+// alike on both.
 TEST(Hierarchical, HostsMayUseDifferentKindsOfMemory) {
     constexpr std::size_t kCount = 300'000;
     for (int size : {4, 5}) {
@@ -256,7 +278,9 @@ TEST(Hierarchical, HostsMayUseDifferentKindsOfMemory) {
         const Bytes want = reduced(inputs, kCount, DDP_F32, DDP_SUM, 1);
         world.each([&](Rank& rank) {
             Message data(rank, rank.rank() % 2 == 1, inputs[static_cast<std::size_t>(rank.rank())]);
-            ASSERT_EQ(rank.run(DDP_COLLECTIVE_ALLREDUCE, DDP_F32, DDP_SUM, data.data(), data.data(), kCount), DDP_OK)
+            ASSERT_EQ(rank.run(DDP_COLLECTIVE_ALLREDUCE, DDP_F32, DDP_SUM, data.data(), data.data(),
+                               kCount),
+                      DDP_OK)
                 << rank.failure.message;
             EXPECT_TRUE(equal(data.bytes(), want, kCount, ddp_dtype{DDP_F32}));
         });
@@ -274,7 +298,8 @@ TEST(LargeWorld, AllreduceBarrierAndMatch) {
         ASSERT_EQ(rank.allreduce(data), DDP_OK) << rank.failure.message;
         EXPECT_EQ(data, std::vector<float>(1000, 18));
         ASSERT_EQ(rank.barrier(), DDP_OK) << rank.failure.message;
-        EXPECT_EQ(rank.match(rank.rank() == 11 ? "else" : "same"), DDP_ERROR_MISMATCH) << rank.failure.message;
+        EXPECT_EQ(rank.match(rank.rank() == 11 ? "else" : "same"), DDP_ERROR_MISMATCH)
+            << rank.failure.message;
         EXPECT_EQ(rank.theirs, rank.rank() == 11 ? "same" : "else");
         EXPECT_EQ(rank.their_rank == 11, rank.rank() != 11);
     });
@@ -291,9 +316,11 @@ class Deterministic : public testing::TestWithParam<std::tuple<int, ddp_dtype, c
 
 TEST_P(Deterministic, BitsDoNotDependOnTheCut) {
     const auto [size, type, backend] = GetParam();
-    const ddp_dtype dtype = type;  // the lambda below cannot take a part of a structured binding with every compiler
+    // the lambda below cannot take a part of a structured binding with every compiler
+    const ddp_dtype dtype = type;
     constexpr std::size_t kCount = 300007;
-    World world(size, "", DDP_GROUP_DETERMINISTIC, 20000, kind_of(backend).backend, kind_of(backend).hosts);
+    World world(size, "", DDP_GROUP_DETERMINISTIC, 20000, kind_of(backend).backend,
+                kind_of(backend).hosts);
     ASSERT_TRUE(world.connected()) << world[0].failure.message;
     EXPECT_TRUE(world[0].capabilities() & DDP_BACKEND_DETERMINISTIC);
     const std::size_t element = dtype_size(dtype);
@@ -304,8 +331,9 @@ TEST_P(Deterministic, BitsDoNotDependOnTheCut) {
         for (std::size_t piece : {kCount, kCount / 2 + 1, std::size_t{65536}, std::size_t{8191}}) {
             Bytes out(input.size());
             for (std::size_t begin = 0; begin < kCount; begin += piece)
-                ASSERT_EQ(rank.run(DDP_COLLECTIVE_ALLREDUCE, dtype, DDP_SUM, input.data() + begin * element,
-                                   out.data() + begin * element, std::min(piece, kCount - begin), 1.0 / rank.world()),
+                ASSERT_EQ(rank.run(DDP_COLLECTIVE_ALLREDUCE, dtype, DDP_SUM,
+                                   input.data() + begin * element, out.data() + begin * element,
+                                   std::min(piece, kCount - begin), 1.0 / rank.world()),
                           DDP_OK)
                     << rank.failure.message;
             if (piece == kCount) whole = out;

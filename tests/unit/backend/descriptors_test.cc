@@ -24,7 +24,8 @@ void expect_limit(int left, Call call) {
         error = thrown.info();
     }
     EXPECT_EQ(error.code, DDP_ERROR_LIMIT) << left << " left: " << error.message;
-    EXPECT_THAT(error.message, AllOf(HasSubstr("Too many open files"), HasSubstr("ulimit -n"))) << left << " left";
+    EXPECT_THAT(error.message, AllOf(HasSubstr("Too many open files"), HasSubstr("ulimit -n")))
+        << left << " left";
 }
 
 TEST(Descriptors, SharedMemoryNeedsThem) {

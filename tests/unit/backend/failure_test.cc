@@ -50,21 +50,23 @@ TEST_P(Backends, EveryRankSeesTheDifference) {
     }
 }
 
-// The first to see it leaves at once; the others still learn of the difference, not of a broken connection.
+// The first to see it leaves at once; the others still learn of the difference, not of a broken
+// connection.
 TEST_P(Backends, ALateRankStillSeesTheDifference) {
     for (int repeat = 0; repeat < 5; ++repeat) {
         World world(3, GetParam());
         ASSERT_TRUE(world.connected());
         world.each([&](Rank& rank) {
             if (rank.rank() == 2) sleep_ms(30);
-            EXPECT_EQ(rank.match(rank.rank() == 1 ? "a" : "b"), DDP_ERROR_MISMATCH) << rank.failure.message;
+            EXPECT_EQ(rank.match(rank.rank() == 1 ? "a" : "b"), DDP_ERROR_MISMATCH)
+                << rank.failure.message;
             rank.destroy();
         });
     }
 }
 
-// Bytes that the last rank still sends go nowhere: the operation that waited for them has ended, and with it the memory
-// that it used. AddressSanitizer sees it.
+// Bytes that the last rank still sends go nowhere: the operation that waited for them has ended,
+// and with it the memory that it used. AddressSanitizer sees it.
 TEST_P(Backends, AfterADifferenceNothingIsWrittenAnyMore) {
     for (const std::size_t count : {100, 1 << 20}) {
         World world(3, GetParam());
@@ -73,8 +75,10 @@ TEST_P(Backends, AfterADifferenceNothingIsWrittenAnyMore) {
             if (rank.rank() == 2) sleep_ms(30);
             std::vector<float> data(count);
             const std::string signature = rank.rank() == 1 ? "a" : "b";
-            EXPECT_EQ(rank.compared_allreduce(data, signature), DDP_ERROR_MISMATCH) << rank.failure.message;
-            if (rank.rank() == 0) sleep_ms(static_cast<int>(with_slack(100)));  // what rank 2 sends has come
+            EXPECT_EQ(rank.compared_allreduce(data, signature), DDP_ERROR_MISMATCH)
+                << rank.failure.message;
+            // what rank 2 sends has come
+            if (rank.rank() == 0) sleep_ms(static_cast<int>(with_slack(100)));
             rank.destroy();
         });
     }
@@ -82,7 +86,8 @@ TEST_P(Backends, AfterADifferenceNothingIsWrittenAnyMore) {
 
 class Algorithms : public testing::TestWithParam<Kind> {};
 
-// Blocks all ranks but the last, which never comes, aborts rank 0, and returns how long the slowest took to notice.
+// Blocks all ranks but the last, which never comes, aborts rank 0, and returns how long the slowest
+// took to notice.
 std::int64_t slowest_after_abort(World& world) {
     std::atomic<std::int64_t> aborted_at{0}, slowest{0};
     std::thread aborter([&] {
@@ -100,7 +105,8 @@ std::int64_t slowest_after_abort(World& world) {
         std::int64_t seen = slowest;
         while (late > seen && !slowest.compare_exchange_weak(seen, late)) {
         }
-        EXPECT_EQ(status, r == 0 ? DDP_ERROR_ABORTED : DDP_ERROR_RANK_FAILED) << world[r].failure.message;
+        EXPECT_EQ(status, r == 0 ? DDP_ERROR_ABORTED : DDP_ERROR_RANK_FAILED)
+            << world[r].failure.message;
     });
     aborter.join();
     return slowest;
@@ -153,7 +159,8 @@ TEST_P(Algorithms, TimesOutWithoutARank) {
         const auto begin = Clock::now();
         const ddp_status status = world[r].allreduce(data);
         EXPECT_LT(elapsed_ms(begin), with_slack(1000));
-        // The first to give up breaks the connection of the other, whose own time may then not be over.
+        // The first to give up breaks the connection of the other, whose own time may then not be
+        // over.
         if (status == DDP_ERROR_TIMEOUT) {
             EXPECT_GE(elapsed_ms(begin), 250);
             ++timeouts;
@@ -182,38 +189,43 @@ TEST_P(Algorithms, ARankThatLeavesMidwayEndsTheOthers) {
         EXPECT_EQ(rank.status, DDP_ERROR_RANK_FAILED) << rank.failure.message;
         EXPECT_TRUE(rank.failure.rank == 2 || rank.failure.rank == -1) << rank.failure.rank;
         const Clock::duration late = Clock::now().time_since_epoch() - Clock::duration(left_at);
-        EXPECT_LT(std::chrono::duration_cast<std::chrono::milliseconds>(late).count(), with_slack(1000));
+        EXPECT_LT(std::chrono::duration_cast<std::chrono::milliseconds>(late).count(),
+                  with_slack(1000));
     });
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Algorithms,
-                         testing::Values(Kind{"direct", gloo_backend(), "algorithm=direct"},
-                                         Kind{"ring", gloo_backend(), "algorithm=ring"},
+INSTANTIATE_TEST_SUITE_P(
+    All, Algorithms,
+    testing::Values(Kind{"direct", gloo_backend(), "algorithm=direct"},
+                    Kind{"ring", gloo_backend(), "algorithm=ring"},
 #ifndef DDP_SANITIZED  // to our own code, the same as the ring
-                                         Kind{"bcube", gloo_backend(), "algorithm=bcube"},
+                    Kind{"bcube", gloo_backend(), "algorithm=bcube"},
 #endif
-                                         Kind{"tcp", tcp_backend()},
-                                         Kind{"tcp_ring", tcp_backend(), "algorithm=ring,wire=auth"},
-                                         Kind{"tcp_plain", tcp_backend(), "wire=plain"}, Kind{"shm", shm_backend()}),
-                         [](const auto& instance) { return name_of(instance); });
+                    Kind{"tcp", tcp_backend()},
+                    Kind{"tcp_ring", tcp_backend(), "algorithm=ring,wire=auth"},
+                    Kind{"tcp_plain", tcp_backend(), "wire=plain"}, Kind{"shm", shm_backend()}),
+    [](const auto& instance) { return name_of(instance); });
 
-// A rank that was stopped while the others waited for it, gave up and went on: their memory holds something else by now, or is
-// freed. Whatever the rank finds there, it may not return OK with it.
+// A rank that was stopped while the others waited for it, gave up and went on: their memory holds
+// something else by now, or is freed. Whatever the rank finds there, it may not return OK with it.
 class Sleepers : public testing::TestWithParam<Kind> {};
 
 TEST_P(Sleepers, ARankThatComesAfterTheOthersGaveUpReturnsNoOtherNumbers) {
     constexpr int kWorld = 4, kSleeper = 3;
-    for (ddp_collective_kind kind : {DDP_COLLECTIVE_ALLREDUCE, DDP_COLLECTIVE_BROADCAST, DDP_COLLECTIVE_ALLGATHER,
-                                     DDP_COLLECTIVE_REDUCE_SCATTER}) {
+    for (ddp_collective_kind kind : {DDP_COLLECTIVE_ALLREDUCE, DDP_COLLECTIVE_BROADCAST,
+                                     DDP_COLLECTIVE_ALLGATHER, DDP_COLLECTIVE_REDUCE_SCATTER}) {
         for (std::size_t count : {16, 5000, 400'000}) {
-            SCOPED_TRACE(testing::Message() << "collective " << kind << ", " << count << " numbers");
+            SCOPED_TRACE(testing::Message()
+                         << "collective " << kind << ", " << count << " numbers");
             World world(kWorld, GetParam());
             ASSERT_TRUE(world.connected());
-            const std::size_t sends = kind == DDP_COLLECTIVE_REDUCE_SCATTER ? count * kWorld : count;
+            const std::size_t sends =
+                kind == DDP_COLLECTIVE_REDUCE_SCATTER ? count * kWorld : count;
             const std::size_t recvs = kind == DDP_COLLECTIVE_ALLGATHER ? count * kWorld : count;
             std::vector<std::vector<float>> owned(2 * kWorld);
             const auto memory = [&](int rank, int which, std::size_t size) {
-                if (GetParam().allocated) return static_cast<float*>(world[rank].allocate(size * sizeof(float)));
+                if (GetParam().allocated)
+                    return static_cast<float*>(world[rank].allocate(size * sizeof(float)));
                 auto& own = owned[static_cast<std::size_t>(2 * rank + which)];
                 own.resize(size);
                 return own.data();
@@ -226,8 +238,9 @@ TEST_P(Sleepers, ARankThatComesAfterTheOthersGaveUpReturnsNoOtherNumbers) {
                 float* recv = memory(r, 1, recvs);
                 std::fill_n(send, sends, static_cast<float>(r + 1));
                 world[r].timeout_ms = 100;
-                if (run(r, send, recv) == DDP_OK) return;  // a broadcast needs nothing of the sleeper
-                std::fill_n(send, sends, -1000.0f);        // the program goes on
+                // a broadcast needs nothing of the sleeper
+                if (run(r, send, recv) == DDP_OK) return;
+                std::fill_n(send, sends, -1000.0f);  // the program goes on
                 std::fill_n(recv, recvs, -1000.0f);
                 if (GetParam().allocated) {
                     world[r].deallocate(send);
@@ -241,9 +254,10 @@ TEST_P(Sleepers, ARankThatComesAfterTheOthersGaveUpReturnsNoOtherNumbers) {
             world[kSleeper].timeout_ms = 2000;
             if (run(kSleeper, send, recv) != DDP_OK) continue;
             for (std::size_t i = 0; i < recvs; ++i) {
-                const float right = kind == DDP_COLLECTIVE_BROADCAST   ? 1.0f
-                                    : kind == DDP_COLLECTIVE_ALLGATHER ? static_cast<float>(i / count + 1)
-                                                                       : 10.0f;
+                const float right = kind == DDP_COLLECTIVE_BROADCAST ? 1.0f
+                                    : kind == DDP_COLLECTIVE_ALLGATHER
+                                        ? static_cast<float>(i / count + 1)
+                                        : 10.0f;
                 ASSERT_EQ(recv[i], right) << "number " << i;
             }
             EXPECT_STRNE(GetParam().backend->name, "shm") << "the others have given up";
@@ -251,13 +265,14 @@ TEST_P(Sleepers, ARankThatComesAfterTheOthersGaveUpReturnsNoOtherNumbers) {
     }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Sleepers,
-                         testing::Values(Kind{"tcp", tcp_backend()}, Kind{"shm", shm_backend()},
-                                         Kind{"shm_allocated", shm_backend(), "", true},
-                                         Kind{"hierarchical", hierarchical_backend(), "", false, 2},
-                                         Kind{"hierarchical_allocated", hierarchical_backend(), "", true, 2},
-                                         Kind{"hierarchical_one_host", hierarchical_backend(), "", true}),
-                         [](const auto& instance) { return name_of(instance); });
+INSTANTIATE_TEST_SUITE_P(
+    All, Sleepers,
+    testing::Values(Kind{"tcp", tcp_backend()}, Kind{"shm", shm_backend()},
+                    Kind{"shm_allocated", shm_backend(), "", true},
+                    Kind{"hierarchical", hierarchical_backend(), "", false, 2},
+                    Kind{"hierarchical_allocated", hierarchical_backend(), "", true, 2},
+                    Kind{"hierarchical_one_host", hierarchical_backend(), "", true}),
+    [](const auto& instance) { return name_of(instance); });
 
 TEST_P(Backends, TimeoutOfBarrierAndMatchNameTheMissing) {
     for (bool barrier : {true, false}) {
@@ -276,22 +291,23 @@ TEST_P(Backends, TimeoutOfBarrierAndMatchNameTheMissing) {
     }
 }
 
-// On two hosts, in turn: rank 1 waits for rank 3 on its host, where they are the first and the second; ranks 0 and 2 wait for
-// the other host.
+// On two hosts, in turn: rank 1 waits for rank 3 on its host, where they are the first and the
+// second; ranks 0 and 2 wait for the other host.
 TEST(Hierarchical, TimeoutsNumberRanksAsTheGroupDoes) {
     World world(4, Kind{"hierarchical", hierarchical_backend(), "", false, 2});
     ASSERT_TRUE(world.connected());
     each_rank(3, [&](int r) {
         world[r].timeout_ms = r == 1 ? 300 : 600;
         world[r].match("x");
-        if (world[r].status != DDP_ERROR_TIMEOUT) return;  // the first to give up breaks the connections of the others
+        // the first to give up breaks the connections of the others
+        if (world[r].status != DDP_ERROR_TIMEOUT) return;
         EXPECT_EQ(world[r].failure.rank, r == 0 ? 1 : 3) << world[r].failure.message;
     });
     EXPECT_EQ(world[1].status, DDP_ERROR_TIMEOUT);
 }
 
-// Hosts of three ranks and two: rank 4 has no rail. Rank 2 says where it is, and then does not come. So each rank waits
-// in another part of create.
+// Hosts of three ranks and two: rank 4 has no rail. Rank 2 says where it is, and then does not
+// come. So each rank waits in another part of create.
 TEST(Hierarchical, ABrokenGroupEndsEveryWaitOfCreate) {
     MemoryStore store;
     store.set("topology/2", host_id());
@@ -302,7 +318,8 @@ TEST(Hierarchical, ABrokenGroupEndsEveryWaitOfCreate) {
     const auto begin = Clock::now();
     each_rank(4, [&](int i) {
         Rank rank(store, i < 2 ? i : i + 1, 5, "", 20'000, 0, hierarchical_backend(), 2);
-        EXPECT_EQ(rank.status, DDP_ERROR_RANK_FAILED) << rank.rank() << ": " << rank.failure.message;
+        EXPECT_EQ(rank.status, DDP_ERROR_RANK_FAILED)
+            << rank.rank() << ": " << rank.failure.message;
     });
     EXPECT_LT(elapsed_ms(begin), 300 + with_slack(2000));
     breaker.join();
@@ -334,19 +351,22 @@ TEST(Tcp, ATimeoutNamesTheRankThatTakesNothing) {
     std::promise<void> held, ended;
     world[1].interrupted = [&held, over = ended.get_future().share()] {
         held.set_value();
-        return over.wait_for(std::chrono::milliseconds(with_slack(10'000))) == std::future_status::ready;
+        return over.wait_for(std::chrono::milliseconds(with_slack(10'000))) ==
+               std::future_status::ready;
     };
     auto is_held = held.get_future();
     each_rank(2, [&](int r) {
         std::vector<char> data(std::size_t{64} << 20);
         if (r == 0) {
-            EXPECT_EQ(is_held.wait_for(std::chrono::milliseconds(with_slack(10'000))), std::future_status::ready);
+            EXPECT_EQ(is_held.wait_for(std::chrono::milliseconds(with_slack(10'000))),
+                      std::future_status::ready);
             world[0].timeout_ms = 300;
         }
-        const ddp_status status =
-            world[r].run(DDP_COLLECTIVE_BROADCAST, DDP_U8, DDP_SUM, data.data(), data.data(), data.size());
+        const ddp_status status = world[r].run(DDP_COLLECTIVE_BROADCAST, DDP_U8, DDP_SUM,
+                                               data.data(), data.data(), data.size());
         if (r == 0) ended.set_value();
-        EXPECT_EQ(status, r == 0 ? DDP_ERROR_TIMEOUT : DDP_ERROR_INTERRUPTED) << world[r].failure.message;
+        EXPECT_EQ(status, r == 0 ? DDP_ERROR_TIMEOUT : DDP_ERROR_INTERRUPTED)
+            << world[r].failure.message;
     });
     EXPECT_EQ(world[0].failure.rank, 1) << world[0].failure.message;
 }
@@ -359,19 +379,23 @@ TEST_P(Backends, TimeoutOfOtherCollectives) {
         std::vector<float> send(2000), recv(2000);
         world[1].timeout_ms = 200;
         const auto begin = Clock::now();
-        EXPECT_EQ(world[1].run(kind, DDP_F32, DDP_SUM, send.data(), recv.data(), 1000), DDP_ERROR_TIMEOUT);
+        EXPECT_EQ(world[1].run(kind, DDP_F32, DDP_SUM, send.data(), recv.data(), 1000),
+                  DDP_ERROR_TIMEOUT);
         EXPECT_LT(elapsed_ms(begin), with_slack(1000));
     }
 }
 
-// Bytes of a rank arrive although it leaves at once: a finished collective is finished for everyone.
+// Bytes of a rank arrive although it leaves at once: a finished collective is finished for
+// everyone.
 TEST_P(Backends, DestroyDoesNotTakeBackWhatWasSent) {
     World world(3, GetParam());
     ASSERT_TRUE(world.connected());
     world.each([&](Rank& rank) {
         std::vector<float> data(2 << 20, rank.rank() == 0 ? 7.0f : 0.0f);
         if (rank.rank() != 0) sleep_ms(20);
-        EXPECT_EQ(rank.run(DDP_COLLECTIVE_BROADCAST, DDP_F32, DDP_SUM, data.data(), data.data(), data.size()), DDP_OK)
+        EXPECT_EQ(rank.run(DDP_COLLECTIVE_BROADCAST, DDP_F32, DDP_SUM, data.data(), data.data(),
+                           data.size()),
+                  DDP_OK)
             << rank.failure.message;
         EXPECT_EQ(data, std::vector<float>(2 << 20, 7.0f));
         if (rank.rank() == 0) rank.destroy();
@@ -432,7 +456,8 @@ TEST(EachRank, ThrowsWhatARankThrewWhenAllHaveEnded) {
 
 INSTANTIATE_TEST_SUITE_P(All, Backends,
                          testing::Values(Kind{"gloo", gloo_backend()}, Kind{"tcp", tcp_backend()},
-                                         Kind{"tcp_ring", tcp_backend(), "algorithm=ring"}, Kind{"shm", shm_backend()}),
+                                         Kind{"tcp_ring", tcp_backend(), "algorithm=ring"},
+                                         Kind{"shm", shm_backend()}),
                          [](const auto& instance) { return name_of(instance); });
 
 }  // namespace

@@ -1,5 +1,5 @@
-// The services that libddp's core gives a backend, for tests: a store in memory or in a folder, and ranks that are
-// threads.
+// The services that libddp's core gives a backend, for tests: a store in memory or in a folder, and
+// ranks that are threads.
 #pragma once
 
 #include <chrono>
@@ -100,8 +100,9 @@ private:
 // One rank: its host services, its transport, and the last failure.
 class Rank {
 public:
-    Rank(KeyValueStore& store, int rank, int world, const std::string& options = "", std::int64_t create_ms = 20000,
-         std::uint32_t flags = 0, const ddp_backend* backend = gloo_backend(), int hosts = 1)
+    Rank(KeyValueStore& store, int rank, int world, const std::string& options = "",
+         std::int64_t create_ms = 20000, std::uint32_t flags = 0,
+         const ddp_backend* backend = gloo_backend(), int hosts = 1)
         : store_(store), options_(options), backend_(*backend), hosts_(hosts) {
         host_.struct_size = sizeof host_;
         host_.handle = this;
@@ -112,7 +113,8 @@ public:
         host_.timeout_ms = create_ms;
         host_.flags = flags;
         host_.reserved0 = 0;
-        host_.store_set = [](void* self, const char* key, const void* value, std::size_t size, ddp_backend_failure*) {
+        host_.store_set = [](void* self, const char* key, const void* value, std::size_t size,
+                             ddp_backend_failure*) {
             static_cast<Rank*>(self)->store(key, {static_cast<const char*>(value), size});
             return ddp_status{DDP_OK};
         };
@@ -150,32 +152,37 @@ public:
     int rank() const { return host_.rank; }
     int world() const { return host_.world_size; }
 
-    ddp_status run(ddp_collective_kind kind, ddp_dtype dtype, ddp_reduce_op op, const void* send, void* recv,
-                   std::size_t count, double scale = 1, int root = 0) {
+    ddp_status run(ddp_collective_kind kind, ddp_dtype dtype, ddp_reduce_op op, const void* send,
+                   void* recv, std::size_t count, double scale = 1, int root = 0) {
         return run(collective(kind, dtype, op, send, recv, count, scale, root));
     }
     ddp_status allreduce(std::vector<float>& data) {
-        return run(DDP_COLLECTIVE_ALLREDUCE, DDP_F32, DDP_SUM, data.data(), data.data(), data.size());
+        return run(DDP_COLLECTIVE_ALLREDUCE, DDP_F32, DDP_SUM, data.data(), data.data(),
+                   data.size());
     }
-    ddp_status barrier() { return run(DDP_COLLECTIVE_BARRIER, DDP_U8, DDP_SUM, nullptr, nullptr, 0); }
+    ddp_status barrier() {
+        return run(DDP_COLLECTIVE_BARRIER, DDP_U8, DDP_SUM, nullptr, nullptr, 0);
+    }
     // Where the backend compares in each collective: in one that does nothing else.
     ddp_status match(const std::string& mine) {
         theirs.assign(mine.size(), '\0');
         their_rank = -1;
         clear();
         if (backend_.match)
-            return status = backend_.match(transport_, mine.data(), theirs.data(), mine.size(), timeout_ms, &their_rank,
-                                           &failure);
-        if (run_compared(collective(DDP_COLLECTIVE_BARRIER, DDP_U8, DDP_SUM, nullptr, nullptr, 0), mine) ==
-            DDP_ERROR_MISMATCH)
+            return status = backend_.match(transport_, mine.data(), theirs.data(), mine.size(),
+                                           timeout_ms, &their_rank, &failure);
+        if (run_compared(collective(DDP_COLLECTIVE_BARRIER, DDP_U8, DDP_SUM, nullptr, nullptr, 0),
+                         mine) == DDP_ERROR_MISMATCH)
             their_rank = failure.rank;
         return status;
     }
     // As a link does: the backend compares while it runs, or before.
     ddp_status compared_allreduce(std::vector<float>& data, const std::string& mine) {
-        if ((capabilities() & DDP_BACKEND_COMPARES) == 0) return match(mine) == DDP_OK ? allreduce(data) : status;
-        return run_compared(
-            collective(DDP_COLLECTIVE_ALLREDUCE, DDP_F32, DDP_SUM, data.data(), data.data(), data.size()), mine);
+        if ((capabilities() & DDP_BACKEND_COMPARES) == 0)
+            return match(mine) == DDP_OK ? allreduce(data) : status;
+        return run_compared(collective(DDP_COLLECTIVE_ALLREDUCE, DDP_F32, DDP_SUM, data.data(),
+                                       data.data(), data.size()),
+                            mine);
     }
     ddp_status run(const ddp_collective& c) {
         clear();
@@ -191,8 +198,9 @@ public:
     std::function<bool()> interrupted;  // whether the program wants the wait to end; empty: no
 
 private:
-    ddp_collective collective(ddp_collective_kind kind, ddp_dtype dtype, ddp_reduce_op op, const void* send, void* recv,
-                              std::size_t count, double scale = 1, int root = 0) {
+    ddp_collective collective(ddp_collective_kind kind, ddp_dtype dtype, ddp_reduce_op op,
+                              const void* send, void* recv, std::size_t count, double scale = 1,
+                              int root = 0) {
         ddp_collective c{};
         c.struct_size = sizeof c;
         c.copied_bytes = &copied;
@@ -220,8 +228,8 @@ private:
             value += " beside host " + std::to_string(rank() % hosts_);
         store_.set(key, value);
     }
-    static ddp_status store_get(void* self, const char* key, std::int64_t wait_ms, void** value, std::size_t* size,
-                                ddp_backend_failure* why) {
+    static ddp_status store_get(void* self, const char* key, std::int64_t wait_ms, void** value,
+                                std::size_t* size, ddp_backend_failure* why) {
         std::string text;
         const ddp_status result = static_cast<Rank*>(self)->store_.get(key, wait_ms, text);
         if (result != DDP_OK) {
@@ -246,10 +254,12 @@ private:
     void* transport_ = nullptr;
 };
 
-// Runs body(rank) for each rank on a thread of its own. When all have ended, throws what the first of them threw.
+// Runs body(rank) for each rank on a thread of its own. When all have ended, throws what the first
+// of them threw.
 inline void each_rank(int world, const std::function<void(int)>& body) {
     std::vector<std::future<void>> ranks;
-    for (int rank = 0; rank < world; ++rank) ranks.push_back(std::async(std::launch::async, body, rank));
+    for (int rank = 0; rank < world; ++rank)
+        ranks.push_back(std::async(std::launch::async, body, rank));
     for (auto& rank : ranks) rank.wait();
     for (auto& rank : ranks) rank.get();
 }
@@ -271,9 +281,11 @@ std::string name_of(const Instance& instance) {
 // A connected world. Ranks live until the object goes.
 class World {
 public:
-    World(int size, const Kind& kind) : World(size, kind.options, 0, 20000, kind.backend, kind.hosts) {}
-    explicit World(int size, const std::string& options = "", std::uint32_t flags = 0, std::int64_t timeout_ms = 20000,
-                   const ddp_backend* backend = gloo_backend(), int hosts = 1)
+    World(int size, const Kind& kind)
+        : World(size, kind.options, 0, 20000, kind.backend, kind.hosts) {}
+    explicit World(int size, const std::string& options = "", std::uint32_t flags = 0,
+                   std::int64_t timeout_ms = 20000, const ddp_backend* backend = gloo_backend(),
+                   int hosts = 1)
         : ranks_(static_cast<std::size_t>(size)) {
         each_rank(size, [&](int r) {
             ranks_[static_cast<std::size_t>(r)] =
@@ -297,7 +309,9 @@ private:
 };
 
 inline std::int64_t elapsed_ms(std::chrono::steady_clock::time_point since) {
-    return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() - since).count();
+    return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() -
+                                                                 since)
+        .count();
 }
 
 }  // namespace libddp::testing_backend

@@ -1,5 +1,5 @@
-// Messages for collectives. Drawing each number costs more than what is tested: they repeat with a prime period, which no
-// part or chunk has.
+// Messages for collectives. Drawing each number costs more than what is tested: they repeat with a
+// prime period, which no part or chunk has.
 #pragma once
 
 #include <algorithm>

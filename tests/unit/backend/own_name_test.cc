@@ -1,4 +1,5 @@
-// A resolver that does not answer: the address of a rank is chosen without it, or the error says what did not come.
+// A resolver that does not answer: the address of a rank is chosen without it, or the error says
+// what did not come.
 #include <dlfcn.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -55,7 +56,8 @@ private:
 }  // namespace libddp
 
 // In place of the C library's.
-extern "C" int getaddrinfo(const char* name, const char* service, const addrinfo* hints, addrinfo** found) {
+extern "C" int getaddrinfo(const char* name, const char* service, const addrinfo* hints,
+                           addrinfo** found) {
     const bool is_number = hints && (hints->ai_flags & AI_NUMERICHOST) != 0;
     if (!is_number) libddp::SilentResolver::wait();
     using Function = int (*)(const char*, const char*, const addrinfo*, addrinfo**);
@@ -79,11 +81,13 @@ std::string address_of_rank_0(const backend::Network& network, std::string& aim)
     host.rank = 0;
     host.world_size = 2;
     host.timeout_ms = kTimeoutMs;
-    host.store_set = [](void* handle, const char*, const void* data, std::size_t size, ddp_backend_failure*) {
+    host.store_set = [](void* handle, const char*, const void* data, std::size_t size,
+                        ddp_backend_failure*) {
         static_cast<std::string*>(handle)->assign(static_cast<const char*>(data), size);
         return ddp_status{DDP_OK};
     };
-    host.store_get = [](void*, const char*, std::int64_t, void** value, std::size_t* size, ddp_backend_failure*) {
+    host.store_get = [](void*, const char*, std::int64_t, void** value, std::size_t* size,
+                        ddp_backend_failure*) {
         *value = strdup("another machine");
         *size = std::strlen(static_cast<char*>(*value));
         return ddp_status{DDP_OK};
@@ -97,8 +101,8 @@ bool has_interface() {
     if (getifaddrs(&list) != 0) return false;
     bool found = false;
     for (const ifaddrs* entry = list; entry; entry = entry->ifa_next)
-        found |= entry->ifa_addr && entry->ifa_addr->sa_family == AF_INET && (entry->ifa_flags & IFF_RUNNING) &&
-                 !(entry->ifa_flags & IFF_LOOPBACK);
+        found |= entry->ifa_addr && entry->ifa_addr->sa_family == AF_INET &&
+                 (entry->ifa_flags & IFF_RUNNING) && !(entry->ifa_flags & IFF_LOOPBACK);
     freeifaddrs(list);
     return found;
 }

@@ -52,12 +52,13 @@ constexpr std::int64_t kPatienceNs = 20'000'000'000;
 class Placement : public testing::Test {
 protected:
     void SetUp() override {
-        if (cpus_.size() < 2 || usable_processors() < 2) GTEST_SKIP() << "there is one processor only";
+        if (cpus_.size() < 2 || usable_processors() < 2)
+            GTEST_SKIP() << "there is one processor only";
         ASSERT_TRUE(world_.connected());
     }
 
-    // Rank 0 looks for rank 1 when both have been seen on these processors. rank_1 is what rank 1 does before it comes. Returns
-    // whether rank 0 saw it come.
+    // Rank 0 looks for rank 1 when both have been seen on these processors. rank_1 is what rank 1
+    // does before it comes. Returns whether rank 0 saw it come.
     bool look(World& world, int cpu_0, int cpu_1, const std::function<void()>& rank_1) {
         bool seen = false;
         world.each([&](Rank& rank) {
@@ -67,7 +68,9 @@ protected:
             const ddp_collective c = allreduce_of(data);
             if (rank.rank() == 0) {
                 std::int32_t all_here = 0;
-                EXPECT_EQ(rank.backend().ready(rank.transport(), &c, kPatienceNs, &all_here, &rank.failure), DDP_OK);
+                EXPECT_EQ(rank.backend().ready(rank.transport(), &c, kPatienceNs, &all_here,
+                                               &rank.failure),
+                          DDP_OK);
                 seen = all_here != 0;
                 looked_ = true;
             } else {
@@ -93,7 +96,8 @@ TEST_F(Placement, ARankDoesNotSpinOnTheProcessorThatItsPeerNeeds) {
 }
 
 TEST_F(Placement, ARankOnAProcessorOfItsOwnLooksForItsPeer) {
-    EXPECT_TRUE(look(world_, cpus_[0], cpus_[1], [] { std::this_thread::sleep_for(std::chrono::milliseconds(50)); }));
+    EXPECT_TRUE(look(world_, cpus_[0], cpus_[1],
+                     [] { std::this_thread::sleep_for(std::chrono::milliseconds(50)); }));
 }
 
 // Two ranks on a processor each, and a quota that pays for one.
@@ -101,7 +105,8 @@ class Quota : public Placement {
 protected:
     void SetUp() override {
         if (cpus_.size() < 2) GTEST_SKIP() << "there is one processor only";
-        if (!group_.made()) GTEST_SKIP() << "this machine lets the test make no control group with a quota";
+        if (!group_.made())
+            GTEST_SKIP() << "this machine lets the test make no control group with a quota";
         within_.emplace(2, "", 0, 20000, shm_backend());
         ASSERT_TRUE(within_->connected());
     }

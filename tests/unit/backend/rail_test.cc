@@ -43,7 +43,8 @@ TEST(Rail, DeletesOnlyKeysOfItsOwn) {
         return ddp_status{DDP_OK};
     };
     ddp_backend made{};
-    made.create = [](const ddp_backend_host* given, void** transport, ddp_backend_failure* failure) {
+    made.create = [](const ddp_backend_host* given, void** transport,
+                     ddp_backend_failure* failure) {
         *transport = nullptr;
         return given->store_delete(given->handle, "place", failure);
     };

@@ -1,4 +1,5 @@
-// Messages that a process takes from another one that shares memory with it, and messages that it refuses.
+// Messages that a process takes from another one that shares memory with it, and messages that it
+// refuses.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -88,8 +89,8 @@ TEST(SharedMemory, OfAnotherUserIsRefused) {
     if (geteuid() != 0) GTEST_SKIP() << "only root can play another user";
     const Stranger stranger;
     ASSERT_FALSE(stranger.address().empty());
-    const ErrorInfo error =
-        error_of([&] { (void)shm::receive_descriptor(stranger.address(), Deadline::after_ms(10'000)); });
+    const ErrorInfo error = error_of(
+        [&] { (void)shm::receive_descriptor(stranger.address(), Deadline::after_ms(10'000)); });
     EXPECT_EQ(error.code, DDP_ERROR_PERMISSION_DENIED);
     EXPECT_THAT(error.message, HasSubstr("a process of another user offers the shared memory"));
 }
@@ -97,7 +98,8 @@ TEST(SharedMemory, OfAnotherUserIsRefused) {
 // A process that hands these descriptors over to the next one that asks, with this byte.
 class Giver {
 public:
-    Giver(std::vector<int> given, char byte) : listener_(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    Giver(std::vector<int> given, char byte)
+        : listener_(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
         sockaddr_un address{};
         address.sun_family = AF_UNIX;
         socklen_t size = sizeof address.sun_family;  // the kernel gives it a name
@@ -106,7 +108,8 @@ public:
         size = sizeof address;
         getsockname(listener_.get(), reinterpret_cast<sockaddr*>(&address), &size);
         name_.assign(address.sun_path + 1, size - offsetof(sockaddr_un, sun_path) - 1);
-        thread_ = std::thread([this, given = std::move(given), byte]() mutable { give(given, byte); });
+        thread_ =
+            std::thread([this, given = std::move(given), byte]() mutable { give(given, byte); });
     }
     ~Giver() { thread_.join(); }
 
@@ -146,9 +149,11 @@ TEST(SharedMemory, DescriptorsThatCameBesideAreClosed) {
             {
                 const Giver giver(std::vector<int>(count, segment.fd()), byte);
                 const ErrorInfo error = error_of([&] {
-                    const Descriptor taken(shm::receive_descriptor(giver.address(), Deadline::after_ms(10'000)));
+                    const Descriptor taken(
+                        shm::receive_descriptor(giver.address(), Deadline::after_ms(10'000)));
                 });
-                EXPECT_EQ(error.code, byte == 'd' ? DDP_OK : DDP_ERROR_PERMISSION_DENIED) << error.message;
+                EXPECT_EQ(error.code, byte == 'd' ? DDP_OK : DDP_ERROR_PERMISSION_DENIED)
+                    << error.message;
             }
             const Descriptor after(dup(segment.fd()));
             EXPECT_EQ(after.get(), before.get() + 1) << count << " with '" << byte << "'";
@@ -161,8 +166,10 @@ Descriptor thief_at(const shm::HandoffServer& server) {
     sockaddr_un address{};
     address.sun_family = AF_UNIX;
     std::memcpy(address.sun_path + 1, server.name().data(), server.name().size());
-    const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + server.name().size());
-    EXPECT_EQ(connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), size), 0) << std::strerror(errno);
+    const auto size =
+        static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + server.name().size());
+    EXPECT_EQ(connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), size), 0)
+        << std::strerror(errno);
     return fd;
 }
 
@@ -177,7 +184,8 @@ char answer_to(const Descriptor& thief) {
     message.msg_control = control;
     message.msg_controllen = sizeof control;
     EXPECT_GE(recvmsg(thief.get(), &message, MSG_CMSG_CLOEXEC), 0) << std::strerror(errno);
-    EXPECT_EQ(message.msg_controllen, 0U) << "a descriptor was handed to somebody without the token";
+    EXPECT_EQ(message.msg_controllen, 0U)
+        << "a descriptor was handed to somebody without the token";
     return byte;
 }
 
@@ -193,15 +201,18 @@ TEST(SharedMemory, IsNotHandedOverWithoutTheToken) {
     std::string near = token;
     near.back() = near.back() == '0' ? '1' : '0';
     const std::string_view good(token);
-    for (const std::string_view said : {std::string_view(near), good.substr(0, 63), good.substr(1), good.substr(0, 1),
-                                        std::string_view("GET / HTTP/1.0"), std::string_view("\0", 1)}) {
+    for (const std::string_view said :
+         {std::string_view(near), good.substr(0, 63), good.substr(1), good.substr(0, 1),
+          std::string_view("GET / HTTP/1.0"), std::string_view("\0", 1)}) {
         const Descriptor thief = thief_at(server);
-        ASSERT_EQ(send(thief.get(), said.data(), said.size(), MSG_NOSIGNAL), static_cast<ssize_t>(said.size()));
+        ASSERT_EQ(send(thief.get(), said.data(), said.size(), MSG_NOSIGNAL),
+                  static_cast<ssize_t>(said.size()));
         EXPECT_EQ(answer_to(thief), 'r') << said;
     }
     const shm::HandoffServer other(segment.fd());
     EXPECT_NE(token_of(other), token) << "two servers have the same token";
-    const Descriptor taken(shm::receive_descriptor(server.address(), Deadline::after_ms(with_slack(20'000))));
+    const Descriptor taken(
+        shm::receive_descriptor(server.address(), Deadline::after_ms(with_slack(20'000))));
     EXPECT_TRUE(taken);
 }
 
@@ -210,9 +221,11 @@ TEST(SharedMemory, IsHandedOverAlthoughStrangersSaySoLittle) {
     const shm::Segment segment;
     const shm::HandoffServer server(segment.fd());
     std::vector<Descriptor> silent;
-    for (std::size_t i = 0; i < 4 * shm::HandoffServer::kMostCallers; ++i) silent.push_back(thief_at(server));
+    for (std::size_t i = 0; i < 4 * shm::HandoffServer::kMostCallers; ++i)
+        silent.push_back(thief_at(server));
     for (int i = 0; i < 20; ++i) {
-        const Descriptor taken(shm::receive_descriptor(server.address(), Deadline::after_ms(with_slack(20'000))));
+        const Descriptor taken(
+            shm::receive_descriptor(server.address(), Deadline::after_ms(with_slack(20'000))));
         EXPECT_TRUE(taken);
     }
     // The oldest made room for the others.
@@ -233,15 +246,19 @@ TEST(SharedMemory, WaitsForAServerUntilItsDeadline) {
     do queue.emplace_back(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     while (connect(queue.back().get(), reinterpret_cast<const sockaddr*>(&address), size) == 0);
     const std::string name(address.sun_path + 1, size - offsetof(sockaddr_un, sun_path) - 1);
-    const ErrorInfo error =
-        error_of([&] { (void)shm::receive_descriptor(name + ' ' + std::string(64, '0'), Deadline::after_ms(300)); });
+    const ErrorInfo error = error_of([&] {
+        (void)shm::receive_descriptor(name + ' ' + std::string(64, '0'), Deadline::after_ms(300));
+    });
     EXPECT_EQ(error.code, DDP_ERROR_TIMEOUT) << error.message;
 }
 
 TEST(SharedMemory, AddressesThatAreNone) {
     for (const std::string address :
-         {"", " ", "name", "libddp-1 0000", " 0000000000000000000000000000000000000000000000000000000000000000"})
-        EXPECT_EQ(error_of([&] { (void)shm::receive_descriptor(address, Deadline::after_ms(1000)); }).code,
+         {"", " ", "name", "libddp-1 0000",
+          " 0000000000000000000000000000000000000000000000000000000000000000"})
+        EXPECT_EQ(error_of([&] {
+                      (void)shm::receive_descriptor(address, Deadline::after_ms(1000));
+                  }).code,
                   DDP_ERROR_UNAVAILABLE)
             << address;
 }
@@ -257,7 +274,8 @@ TEST(SharedMemory, ThatCanShrinkIsRefused) {
     for (const unsigned flags : {0u, unsigned{MFD_ALLOW_SEALING}}) {
         const int fd = memfd_create("stranger", MFD_CLOEXEC | flags);
         ASSERT_GE(fd, 0);
-        EXPECT_EQ(error_of([fd] { const shm::Segment taken(fd); }).code, DDP_ERROR_PERMISSION_DENIED);
+        EXPECT_EQ(error_of([fd] { const shm::Segment taken(fd); }).code,
+                  DDP_ERROR_PERMISSION_DENIED);
     }
 }
 
@@ -268,7 +286,8 @@ TEST(SharedMemory, IsNotUsedBeyondItsEnd) {
     EXPECT_EQ(error_of([&] { (void)segment.map(page, page); }).code, DDP_OK);
     EXPECT_EQ(error_of([&] { (void)segment.map(page, 2 * page); }).code, DDP_ERROR_RANK_FAILED);
     EXPECT_EQ(error_of([&] { (void)segment.map(3 * page, page); }).code, DDP_ERROR_RANK_FAILED);
-    EXPECT_EQ(error_of([&] { (void)segment.map(page, SIZE_MAX - page + 1); }).code, DDP_ERROR_RANK_FAILED);
+    EXPECT_EQ(error_of([&] { (void)segment.map(page, SIZE_MAX - page + 1); }).code,
+              DDP_ERROR_RANK_FAILED);
 }
 
 TEST(SharedMemory, IsReachedOnlyWhereItIs) {
@@ -303,7 +322,8 @@ TEST(SharedMemory, PlacesOfFreedBlocksAreUsedAgain) {
     shm::FreedBlocks freed_here{}, freed_there{};
     shm::Arena here(segment, page, 9 * page, freed_here, 2);
     shm::Arena there(same, 9 * page, 17 * page, freed_there, 2);
-    // Blocks of several sizes, freed in another order than they were made in, some while the other rank has them mapped.
+    // Blocks of several sizes, freed in another order than they were made in, some while the other
+    // rank has them mapped.
     for (int round = 0; round < 300; ++round) {
         const std::size_t pages[] = {1 + static_cast<std::size_t>(round) % 3, 2,
                                      1 + static_cast<std::size_t>(round) % 2};
@@ -311,12 +331,14 @@ TEST(SharedMemory, PlacesOfFreedBlocksAreUsedAgain) {
         for (int i = 0; i < 3; ++i) {
             const std::size_t bytes = pages[i] * page;
             blocks[i] = static_cast<std::byte*>(here.allocate(bytes));
-            ASSERT_EQ(std::count(blocks[i], blocks[i] + bytes, std::byte{0}), static_cast<std::ptrdiff_t>(bytes));
+            ASSERT_EQ(std::count(blocks[i], blocks[i] + bytes, std::byte{0}),
+                      static_cast<std::ptrdiff_t>(bytes));
             std::memset(blocks[i], round % 100 + i + 1, bytes);
         }
         if (round % 5 != 0) there.follow(0, freed_here);
         for (int i = 0; i < 3; ++i) {
-            const std::byte* seen = there.reach(0, here.locate(blocks[i], pages[i] * page), pages[i] * page);
+            const std::byte* seen =
+                there.reach(0, here.locate(blocks[i], pages[i] * page), pages[i] * page);
             ASSERT_NE(seen, nullptr);
             ASSERT_EQ(std::memcmp(seen, blocks[i], pages[i] * page), 0);
         }
@@ -329,7 +351,8 @@ TEST(SharedMemory, PlacesOfFreedBlocksAreUsedAgain) {
     EXPECT_EQ(error_of([&] { here.allocate(1); }).code, DDP_ERROR_OUT_OF_MEMORY);
 }
 
-// A rank that gives up in the middle of a collective may free its memory while the others still sum what is there.
+// A rank that gives up in the middle of a collective may free its memory while the others still sum
+// what is there.
 TEST(SharedMemory, StaysThroughTheCollectiveInWhichItIsFreed) {
     constexpr int kWorld = 2;
     testing_backend::MemoryStore store;
@@ -337,7 +360,8 @@ TEST(SharedMemory, StaysThroughTheCollectiveInWhichItIsFreed) {
     std::unique_ptr<testing_backend::Rank> ranks[kWorld];
     std::unique_ptr<shm::Team> teams[kWorld];
     const auto join = [&](int rank) {
-        ranks[rank] = std::make_unique<testing_backend::Rank>(store, rank, kWorld, "", 20'000, 0, shm_backend());
+        ranks[rank] = std::make_unique<testing_backend::Rank>(store, rank, kWorld, "", 20'000, 0,
+                                                              shm_backend());
         const shm::TeamOptions options{rank, kWorld, "team/", shm::page_size()};
         teams[rank] = std::make_unique<shm::Team>(ranks[rank]->host(), options, none);
     };

@@ -44,7 +44,8 @@ TEST(Topology, IsWhatRank0Wrote) {
 }
 
 TEST(Topology, OfAnotherWorldOrNoneIsAnError) {
-    for (const char* text : {"", "0", "0 0", "0 0 0 0", "0 -1 0", "0 2 1", "1 0 0", "0 0 x", "0 99999999999 0"}) {
+    for (const char* text :
+         {"", "0", "0 0", "0 0 0 0", "0 -1 0", "0 2 1", "1 0 0", "0 0 x", "0 99999999999 0"}) {
         try {
             read(text);
             ADD_FAILURE() << text;

@@ -51,7 +51,8 @@ protected:
 };
 
 INSTANTIATE_TEST_SUITE_P(Runners, ExecutorTest,
-                         testing::Values(Runner::kAnyone, Runner::kProgressThread, Runner::kWaitingThread),
+                         testing::Values(Runner::kAnyone, Runner::kProgressThread,
+                                         Runner::kWaitingThread),
                          [](const auto& test) {
                              return test.param == Runner::kAnyone           ? "Anyone"
                                     : test.param == Runner::kProgressThread ? "ProgressThread"
@@ -60,7 +61,8 @@ INSTANTIATE_TEST_SUITE_P(Runners, ExecutorTest,
 
 TEST_P(ExecutorTest, RunsInOrder) {
     std::vector<WorkPtr> works;
-    for (int i = 0; i < 50; ++i) works.push_back(submit_function(*executor_, note(std::to_string(i))));
+    for (int i = 0; i < 50; ++i)
+        works.push_back(submit_function(*executor_, note(std::to_string(i))));
     ASSERT_TRUE(works.back()->wait(Deadline::after_ms(5000)));
     for (int i = 0; i < 50; ++i) EXPECT_EQ(ran_[static_cast<std::size_t>(i)], std::to_string(i));
 }
@@ -74,8 +76,9 @@ TEST_P(ExecutorTest, AChainRunsBeforeWhatWasQueuedAfterIt) {
         auto chain = first->then(
             [&](const OpTag&) {
                 auto second = submit_function(*executor_, note("a2"));
-                return second->then([&](const OpTag&) { return submit_function(*executor_, note("a3")); }, any_thread,
-                                    {});
+                return second->then(
+                    [&](const OpTag&) { return submit_function(*executor_, note("a3")); },
+                    any_thread, {});
             },
             any_thread, {});
         auto later = submit_function(*executor_, note("b"));
@@ -145,7 +148,8 @@ TEST_P(ExecutorTest, ContinuationsStayOnThreadsInsideALibddpCall) {
     EXPECT_EQ(seen, me);
 }
 
-// A rank that frees its group right after its last collective must not be taken for one that interrupts it.
+// A rank that frees its group right after its last collective must not be taken for one that
+// interrupts it.
 TEST_P(ExecutorTest, IsIdleAsSoonAsTheLastWorkIsDone) {
     auto hold = block();
     std::atomic<bool> busy{true};
@@ -168,7 +172,8 @@ TEST_P(ExecutorTest, IsIdleAsSoonAsTheLastWorkIsDone) {
 }
 
 TEST_P(ExecutorTest, PollRunsContinuationsToo) {
-    auto out = submit_function(*executor_, note("a"))->then([](const OpTag&) -> WorkPtr { return nullptr; }, false, {});
+    auto out = submit_function(*executor_, note("a"))
+                   ->then([](const OpTag&) -> WorkPtr { return nullptr; }, false, {});
     auto deadline = Deadline::after_ms(5000);
     while (!out->done() && !deadline.expired()) out->poll();
     EXPECT_TRUE(out->done());
@@ -194,14 +199,16 @@ TEST_P(ExecutorTest, ErrorsSkipContinuationsAndTravelAlong) {
 }
 
 TEST_P(ExecutorTest, AThrowingContinuationFailsItsResult) {
-    auto out = submit_function(*executor_, note("a"))
-                   ->then([](const OpTag&) -> WorkPtr { fail(DDP_ERROR_CALLBACK, "no"); }, false, {});
+    auto out =
+        submit_function(*executor_, note("a"))
+            ->then([](const OpTag&) -> WorkPtr { fail(DDP_ERROR_CALLBACK, "no"); }, false, {});
     ASSERT_TRUE(out->wait(Deadline::after_ms(5000)));
     EXPECT_EQ(out->result().message, "no");
 }
 
 TEST_P(ExecutorTest, AContinuationMayWaitForItsOwnOperations) {
-    if (GetParam() == Runner::kProgressThread) GTEST_SKIP() << "operations are bound to the progress thread";
+    if (GetParam() == Runner::kProgressThread)
+        GTEST_SKIP() << "operations are bound to the progress thread";
     auto out = submit_function(*executor_, note("a"))
                    ->then(
                        [&](const OpTag&) -> WorkPtr {
@@ -229,11 +236,13 @@ TEST_P(ExecutorTest, WaitIsBounded) {
 
 TEST_P(ExecutorTest, UserCompletedWorkBoundsTheChainThatWaitsForIt) {
     auto mine = Work::user_completed(50);
-    auto out = submit_function(*executor_, note("a"))->then([&](const OpTag&) { return mine; }, true, {});
+    auto out =
+        submit_function(*executor_, note("a"))->then([&](const OpTag&) { return mine; }, true, {});
     ASSERT_TRUE(out->wait(Deadline::after_ms(5000)));
     EXPECT_EQ(out->result().code, DDP_ERROR_TIMEOUT);
     auto good = Work::user_completed(5000);
-    auto second = submit_function(*executor_, note("b"))->then([&](const OpTag&) { return good; }, true, {});
+    auto second =
+        submit_function(*executor_, note("b"))->then([&](const OpTag&) { return good; }, true, {});
     std::thread completer([&] { good->complete({}); });
     EXPECT_TRUE(second->wait(Deadline::after_ms(5000)));
     EXPECT_TRUE(second->result().ok());
@@ -246,8 +255,8 @@ TEST_P(ExecutorTest, AWorkThatNobodyHasAnyMoreBoundsWhatFollowsIt) {
     OpTag in_order;
     in_order.order.queue = executor_;
     std::vector<WorkPtr> outs;
-    outs.push_back(
-        submit_function(*executor_, note("a"))->then([](const OpTag&) { return Work::user_completed(50); }, true, {}));
+    outs.push_back(submit_function(*executor_, note("a"))
+                       ->then([](const OpTag&) { return Work::user_completed(50); }, true, {}));
     outs.push_back(outs.back()->then(nothing, true, {}));
     outs.push_back(Work::user_completed(50)->then(nothing, true, {}));
     outs.push_back(Work::user_completed(50)->then(nothing, true, {})->then(nothing, true, {}));
@@ -266,7 +275,8 @@ TEST_P(ExecutorTest, AnExpiredWorkLetsTheQueuePass) {
             OpTag tag;
             tag.order.queue = executor_;
             auto mine = Work::user_completed(50);
-            auto chain = mine->then([&](const OpTag&) { return submit_function(*executor_, note("a")); }, true, tag);
+            auto chain = mine->then(
+                [&](const OpTag&) { return submit_function(*executor_, note("a")); }, true, tag);
             if (!kept) mine = nullptr;
             auto later = submit_function(*executor_, note("b"));
             const auto give_up = Deadline::after_ms(5000);
@@ -283,14 +293,16 @@ TEST_P(ExecutorTest, AnExpiredWorkLetsPassWhatAnotherWaitLeadsTo) {
     tag.order.queue = executor_;
     const auto mine = Work::user_completed(50), first = Work::user_completed(5000);
     auto chain = mine->then([](const OpTag&) -> WorkPtr { return nullptr; }, true, tag);
-    auto out = first->then([&](const OpTag&) { return submit_function(*executor_, note("b")); }, true, {});
+    auto out =
+        first->then([&](const OpTag&) { return submit_function(*executor_, note("b")); }, true, {});
     first->complete({});
     ASSERT_TRUE(out->wait(Deadline::after_ms(5000)));
     EXPECT_TRUE(out->result().ok());
     EXPECT_THAT(ran_, ElementsAre("b"));
 }
 
-// A continuation of another group's operation stops that group's queue until such a thread runs it; nobody waits there.
+// A continuation of another group's operation stops that group's queue until such a thread runs it;
+// nobody waits there.
 TEST_P(ExecutorTest, AWaitRunsContinuationsInAnotherGroup) {
     const auto other = Executor::start(GetParam());
     const auto chain = [&] {
@@ -301,14 +313,17 @@ TEST_P(ExecutorTest, AWaitRunsContinuationsInAnotherGroup) {
                         std::this_thread::sleep_for(50ms);
                         return ErrorInfo{};
                     });
-                    return slow->then([&](const OpTag&) { return submit_function(*executor_, note("b")); }, false, {});
+                    return slow->then(
+                        [&](const OpTag&) { return submit_function(*executor_, note("b")); }, false,
+                        {});
                 },
                 false, {});
     };
     const WorkPtr waited = chain();
     ASSERT_TRUE(waited->wait(Deadline::after_ms(5000)));
     const WorkPtr polled = chain();
-    for (const auto give_up = Deadline::after_ms(5000); !polled->done() && !give_up.expired();) polled->poll();
+    for (const auto give_up = Deadline::after_ms(5000); !polled->done() && !give_up.expired();)
+        polled->poll();
     ASSERT_TRUE(polled->done());
     const WorkPtr mine = Work::user_completed(5000);
     const WorkPtr followed = mine->then([&](const OpTag&) { return chain(); }, false, {});
@@ -326,9 +341,11 @@ TEST_P(ExecutorTest, AnExpiredWorkInAnotherGroupLetsTheQueuePass) {
     here.order.queue = executor_;
     there.order.queue = other;
     const auto nothing = [](const OpTag&) -> WorkPtr { return nullptr; };
-    const auto late = Work::user_completed(50), first = Work::user_completed(5000), second = Work::user_completed(5000);
+    const auto late = Work::user_completed(50), first = Work::user_completed(5000),
+               second = Work::user_completed(5000);
     const auto held = late->then(nothing, true, there);
-    const auto behind = first->then([&](const OpTag&) { return submit_function(*other, note("b")); }, true, {});
+    const auto behind =
+        first->then([&](const OpTag&) { return submit_function(*other, note("b")); }, true, {});
     first->complete({});
     const auto gate = second->then([&](const OpTag&) { return behind; }, true, here);
     second->complete({});
@@ -340,7 +357,8 @@ TEST_P(ExecutorTest, AnExpiredWorkInAnotherGroupLetsTheQueuePass) {
     other->stop({DDP_ERROR_ABORTED, "stopped"});
 }
 
-// The program finishes a work early on one rank and late on another; the sequence of operations is the same.
+// The program finishes a work early on one rank and late on another; the sequence of operations is
+// the same.
 TEST_P(ExecutorTest, GatesKeepThePlaceOfAChainThatWaitsForTheProgram) {
     for (bool early : {true, false})
         for (bool any_thread : {true, false}) {
@@ -352,7 +370,8 @@ TEST_P(ExecutorTest, GatesKeepThePlaceOfAChainThatWaitsForTheProgram) {
             OpTag tag;
             tag.order.queue = executor_;  // as in a hook
             auto chain =
-                mine->then([&](const OpTag&) { return submit_function(*executor_, note("a1")); }, any_thread, tag)
+                mine->then([&](const OpTag&) { return submit_function(*executor_, note("a1")); },
+                           any_thread, tag)
                     ->then(
                         [&](const OpTag&) {
                             auto second = Work::user_completed(5000);
@@ -360,7 +379,8 @@ TEST_P(ExecutorTest, GatesKeepThePlaceOfAChainThatWaitsForTheProgram) {
                             return second;
                         },
                         any_thread, tag)
-                    ->then([&](const OpTag&) { return submit_function(*executor_, note("a2")); }, any_thread, tag);
+                    ->then([&](const OpTag&) { return submit_function(*executor_, note("a2")); },
+                           any_thread, tag);
             auto later = submit_function(*executor_, note("b"));
             if (early) mine->complete({});
             release();
@@ -394,7 +414,8 @@ TEST_P(ExecutorTest, ManyWaitersAndSubmitters) {
         threads.emplace_back([&] {
             for (int i = 0; i < 200; ++i) {
                 auto work = submit_function(*executor_, [] { return ErrorInfo{}; });
-                auto out = work->then([](const OpTag&) -> WorkPtr { return nullptr; }, i % 2 == 0, {});
+                auto out =
+                    work->then([](const OpTag&) -> WorkPtr { return nullptr; }, i % 2 == 0, {});
                 if (out->wait(Deadline::after_ms(10'000))) ++done;
             }
         });
@@ -424,7 +445,8 @@ TEST_P(ExecutorTest, OnAnIdleQueueTheSubmitterRunsWhatIsReady) {
         if (GetParam() == Runner::kWaitingThread) {
             EXPECT_FALSE(work->done()) << "the submitter does not wait";
         }
-        // With a deadline of its own a waiter does not lend itself, unless nobody else would run the operation.
+        // With a deadline of its own a waiter does not lend itself, unless nobody else would run
+        // the operation.
         ASSERT_TRUE(work->wait(Deadline::after_ms(5000)));
         EXPECT_EQ(ran_on == std::this_thread::get_id(),
                   (ready && GetParam() == Runner::kAnyone) || GetParam() == Runner::kWaitingThread);
@@ -470,20 +492,25 @@ TEST(Interrupted, EndsWhatAContinuationHasBegunInAnotherGroup) {
         std::atomic<bool> broken[2] = {false, false}, begun{false};
         for (std::size_t g = 0; g < 2; ++g)
             groups[g] = Executor::start(Runner::kAnyone, false, [&, g](const WaitTarget&) {
-                const ErrorInfo verdict{DDP_ERROR_INTERRUPTED, g == 0 ? "the first" : "the other", 0};
+                const ErrorInfo verdict{DDP_ERROR_INTERRUPTED, g == 0 ? "the first" : "the other",
+                                        0};
                 broken[g] = true;
                 groups[g]->poison(verdict);
                 return verdict;
             });
-        if (with_siblings) groups[0]->join(std::make_shared<SiblingExecutors>(SiblingExecutors::Members{groups[0]}));
-        interrupt::install([](void* at) -> std::int32_t { return *static_cast<std::atomic<bool>*>(at); }, &begun,
-                           nullptr, true);
+        if (with_siblings)
+            groups[0]->join(
+                std::make_shared<SiblingExecutors>(SiblingExecutors::Members{groups[0]}));
+        interrupt::install(
+            [](void* at) -> std::int32_t { return *static_cast<std::atomic<bool>*>(at); }, &begun,
+            nullptr, true);
         auto out = submit_function(*groups[0], [] { return ErrorInfo{}; })
                        ->then(
                            [&](const OpTag&) {
                                return submit_function(*groups[1], [&] {
                                    begun = true;
-                                   for (int i = 0; i < 5000 && !broken[1]; ++i) std::this_thread::sleep_for(1ms);
+                                   for (int i = 0; i < 5000 && !broken[1]; ++i)
+                                       std::this_thread::sleep_for(1ms);
                                    return ErrorInfo{DDP_ERROR_ABORTED, "aborted"};
                                });
                            },

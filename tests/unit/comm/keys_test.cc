@@ -1,4 +1,5 @@
-// The keys of a group: what ranks compare with, and what is left if the last rank does not finish removing them.
+// The keys of a group: what ranks compare with, and what is left if the last rank does not finish
+// removing them.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -24,7 +25,8 @@ public:
     explicit EndingEngine(int removals) : removals_(removals) {}
 
     Outcome perform(Request request, std::int64_t) override {
-        if (request.op == Op::kRemove && removals_-- <= 0) fail(DDP_ERROR_UNAVAILABLE, "the store was lost");
+        if (request.op == Op::kRemove && removals_-- <= 0)
+            fail(DDP_ERROR_UNAVAILABLE, "the store was lost");
         return state_.apply(1, request).value();
     }
     Notifier::Id watch(const std::string&, Notifier::Callback) override { return ++calls_; }
@@ -50,20 +52,23 @@ TEST(Keys, OfAHalfRemovedGroupKeepARankOutThatWouldFindThem) {
         config.prefix = "group/";
         config.world = 1;
         config.rank = 0;
-        for (const char* name : {"group/net/0", "group/option/backend", "group/zone"}) store.set(name, "of the past");
+        for (const char* name : {"group/net/0", "group/option/backend", "group/zone"})
+            store.set(name, "of the past");
         {
             Monitor(config, [](const ErrorInfo&) {}).start();
         }
         all_removed = store.list_keys("group/").empty();
         // A rank that finds a key of the past must also find its rank taken.
-        EXPECT_TRUE(all_removed || store.check({"group/rank/0"})) << "after " << removals << " removals";
+        EXPECT_TRUE(all_removed || store.check({"group/rank/0"}))
+            << "after " << removals << " removals";
     }
 }
 
 // One key, so a rank asks the store once.
 TEST(Keys, OptionsAreComparedWithOneKey) {
     const auto server = open_store({"tcp://127.0.0.1:0", true, 5'000, ""});
-    const auto create = [&](std::int32_t rank, const std::string& options, ErrorInfo& error) -> std::shared_ptr<Link> {
+    const auto create = [&](std::int32_t rank, const std::string& options,
+                            ErrorInfo& error) -> std::shared_ptr<Link> {
         GroupConfig config;
         config.rank = rank;
         config.world = 2;
@@ -79,7 +84,8 @@ TEST(Keys, OptionsAreComparedWithOneKey) {
             return nullptr;
         }
     };
-    const auto create_both = [&](const std::string& of_0, const std::string& of_1, std::vector<ErrorInfo>& errors) {
+    const auto create_both = [&](const std::string& of_0, const std::string& of_1,
+                                 std::vector<ErrorInfo>& errors) {
         std::vector<std::shared_ptr<Link>> links(2);
         std::thread other([&] { links[1] = create(1, of_1, errors[1]); });
         links[0] = create(0, of_0, errors[0]);

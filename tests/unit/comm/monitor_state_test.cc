@@ -103,7 +103,8 @@ TEST(MonitorState, TheFirstVerdictStands) {
             EXPECT_TRUE(kWithVerdict.contains(next) || next == kEnded);
             EXPECT_NE(action, kAnnounce);
         }
-        EXPECT_EQ(action == kAnnounce, kWithVerdict.contains(next) && !kWithVerdict.contains(state));
+        EXPECT_EQ(action == kAnnounce,
+                  kWithVerdict.contains(next) && !kWithVerdict.contains(state));
         EXPECT_TRUE(action != kTakeVerdict || kWithVerdict.contains(state));
     });
 }
@@ -120,7 +121,8 @@ TEST(MonitorState, NothingIsDoneAfterTheEnd) {
 }
 
 TEST(MonitorState, WithoutAStoreNothingWaitsForIt) {
-    const std::set<MonitorAction> of_store{kWrite, kLookAtStore, kWait, kSayExit, kTellWatchers, kSayGoodbye, kLetGo};
+    const std::set<MonitorAction> of_store{kWrite,        kLookAtStore, kWait, kSayExit,
+                                           kTellWatchers, kSayGoodbye,  kLetGo};
     for_all([&](MonitorState state, MonitorEvent event) {
         const auto [next, action] = react(state, event);
         if (!kWithoutStore.contains(state)) return;
@@ -139,8 +141,8 @@ TEST(MonitorState, EachReportHasAnAnswer) {
     }
 }
 
-// A search meets whatever happens meanwhile. One wait, one look at the store and one more wait bound it; a monitor that starts meanwhile
-// adds one of each.
+// A search meets whatever happens meanwhile. One wait, one look at the store and one more wait
+// bound it; a monitor that starts meanwhile adds one of each.
 TEST(MonitorState, ASearchEndsWhateverHappens) {
     std::mt19937 random(44);
     const auto any = [&](auto... choices) {
@@ -154,8 +156,9 @@ TEST(MonitorState, ASearchEndsWhateverHappens) {
         int announced = 0;
         const auto meanwhile = [&] {
             for (auto n = random() % 3; n > 0; --n)
-                announced += monitor.raise(any(kStarted, kVerdict, kReport, kTell, kAsked, kConnectionEnded,
-                                               kConnectionLost, kStoreGone, kStoreSilent, kExit, kLeave)) == kAnnounce;
+                announced += monitor.raise(any(kStarted, kVerdict, kReport, kTell, kAsked,
+                                               kConnectionEnded, kConnectionLost, kStoreGone,
+                                               kStoreSilent, kExit, kLeave)) == kAnnounce;
         };
         meanwhile();
         MonitorAction action = monitor.raise(any(kTransportFailed, kTimedOut));
@@ -163,7 +166,8 @@ TEST(MonitorState, ASearchEndsWhateverHappens) {
         for (; action == kWait || action == kLookAtStore; ++steps) {
             ASSERT_LT(steps, 5);
             meanwhile();
-            action = monitor.raise(action == kWait ? kWaited : any(kStoreAnswers, kStoreSilent, kStoreLost));
+            action = monitor.raise(action == kWait ? kWaited
+                                                   : any(kStoreAnswers, kStoreSilent, kStoreLost));
         }
         EXPECT_TRUE(kEndsOfSearch.contains(action));
         ends.insert(action);

@@ -154,7 +154,8 @@ TEST_F(SiblingExecutorsTest, ManyWaitersAndSubmitters) {
         threads.emplace_back([&, t] {
             for (std::size_t i = 0; i < 200; ++i) {
                 auto work = nothing(*executors_[(t + i) % 3]);
-                auto out = work->then([](const OpTag&) -> WorkPtr { return nullptr; }, i % 2 == 0, {});
+                auto out =
+                    work->then([](const OpTag&) -> WorkPtr { return nullptr; }, i % 2 == 0, {});
                 if (out->wait(Deadline::after_ms(10'000))) ++done;
             }
         });

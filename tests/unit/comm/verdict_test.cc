@@ -29,8 +29,8 @@ TEST(Verdict, RoundTrip) {
 }
 
 TEST(Verdict, MalformedTextIsAnError) {
-    for (const char* text : {"", "1", "x y z", "0 0 0 0 0 fine", "-7 1 2 3", "-7 1 2 3 4", "99999999999 1 1 1 1 m",
-                             "5 0 0 0 0 a status that is no error"}) {
+    for (const char* text : {"", "1", "x y z", "0 0 0 0 0 fine", "-7 1 2 3", "-7 1 2 3 4",
+                             "99999999999 1 1 1 1 m", "5 0 0 0 0 a status that is no error"}) {
         auto e = decode_verdict(text);
         EXPECT_EQ(e.code, DDP_ERROR_INTERNAL) << text;
     }
@@ -61,24 +61,28 @@ std::string story(const Signature& of_rank_0, const Signature& of_rank_1) {
 TEST(Signature, AProgramsOwnCollectiveIsNoOtherBucketPlan) {
     Signature own{OpFacts{}, DDP_COLLECTIVE_ALLREDUCE, DDP_F32, DDP_SUM, 0, 0, 40, 4};
     const std::string text = story(bucket_of_step(3, 3), own);
-    EXPECT_THAT(text,
-                HasSubstr("rank 0 is at allreduce of 1000 f32 (avg), bucket 2 of step 3; rank 1 is at allreduce of 4 "
-                          "f32 (sum), called by the program itself; rank 1 calls a collective of its own, which rank "
-                          "0 does not call here"));
+    EXPECT_THAT(text, HasSubstr("rank 0 is at allreduce of 1000 f32 (avg), bucket 2 of step 3; "
+                                "rank 1 is at allreduce of 4 "
+                                "f32 (sum), called by the program itself; rank 1 calls a "
+                                "collective of its own, which rank "
+                                "0 does not call here"));
     EXPECT_THAT(text, HasSubstr("ddp_join"));
     EXPECT_THAT(text, Not(HasSubstr("plans")));
-    EXPECT_THAT(story(own, bucket_of_step(3, 3)), HasSubstr("rank 0 calls a collective of its own, which rank 1"));
+    EXPECT_THAT(story(own, bucket_of_step(3, 3)),
+                HasSubstr("rank 0 calls a collective of its own, which rank 1"));
     own.purpose = Purpose::kModel;  // libddp's: neither rank's program called a collective
-    EXPECT_THAT(story(own, bucket_of_step(3, 3)), AllOf(HasSubstr("ddp_commit"), Not(HasSubstr("of its own"))));
+    EXPECT_THAT(story(own, bucket_of_step(3, 3)),
+                AllOf(HasSubstr("ddp_commit"), Not(HasSubstr("of its own"))));
 }
 
 TEST(Signature, NoSyncOnOneRankIsNamed) {
-    EXPECT_THAT(
-        story(bucket_of_step(2, 2), bucket_of_step(4, 2)),
-        AllOf(HasSubstr("rank 0 syncs step 2, and rank 1 did not sync it (no_sync)"), HasSubstr("ddp_set_sync")));
+    EXPECT_THAT(story(bucket_of_step(2, 2), bucket_of_step(4, 2)),
+                AllOf(HasSubstr("rank 0 syncs step 2, and rank 1 did not sync it (no_sync)"),
+                      HasSubstr("ddp_set_sync")));
     EXPECT_THAT(story(bucket_of_step(4, 2), bucket_of_step(2, 2)),
                 HasSubstr("rank 1 syncs step 2, and rank 0 did not sync it (no_sync)"));
-    EXPECT_THAT(story(bucket_of_step(2, 2), bucket_of_step(4, 4)), HasSubstr("ran ddp_finalize more often"));
+    EXPECT_THAT(story(bucket_of_step(2, 2), bucket_of_step(4, 4)),
+                HasSubstr("ran ddp_finalize more often"));
 }
 
 TEST(Signature, OneCauseIsNamed) {
@@ -86,8 +90,10 @@ TEST(Signature, OneCauseIsNamed) {
     Signature hook = a, params = a;
     hook.hook = 9;
     hook.plan = params.plan = a.plan + 1;
-    EXPECT_THAT(story(a, hook), AllOf(HasSubstr("different communication hooks"), Not(HasSubstr("skip"))));
-    EXPECT_THAT(story(a, params), AllOf(HasSubstr("freeze or skip different parameters"), Not(HasSubstr("hook"))));
+    EXPECT_THAT(story(a, hook),
+                AllOf(HasSubstr("different communication hooks"), Not(HasSubstr("skip"))));
+    EXPECT_THAT(story(a, params),
+                AllOf(HasSubstr("freeze or skip different parameters"), Not(HasSubstr("hook"))));
 }
 
 TEST(Verdict, ARanksOwnErrorNamesItOnce) {
@@ -115,7 +121,8 @@ TEST(Monitor, DoesNotWaitForWhatNobodyListensFor) {
     EXPECT_LT(Deadline::Clock::now() - begin, std::chrono::milliseconds(500));
 }
 
-// It was only slow, and reads what the rank has written before it sees that the rank has gone: no will says that it died.
+// It was only slow, and reads what the rank has written before it sees that the rank has gone: no
+// will says that it died.
 TEST(Monitor, AStoreThatDidNotAnswerHearsTheVerdictLater) {
     int address[2];
     ASSERT_EQ(pipe(address), 0);
@@ -152,7 +159,8 @@ TEST(Signature, MismatchReadsTheSameFromBothSides) {
     Signature b = a;
     b.count = 999;
     const std::string from_a = story(a, b);
-    EXPECT_NE(from_a.find("allreduce of 1000 f32 (avg), bucket 2 of step 3"), std::string::npos) << from_a;
+    EXPECT_NE(from_a.find("allreduce of 1000 f32 (avg), bucket 2 of step 3"), std::string::npos)
+        << from_a;
     EXPECT_NE(from_a.find("999"), std::string::npos);
 }
 
@@ -163,8 +171,8 @@ TEST(Signature, OfTwoContextsBothAreNamed) {
     b.step = 4;  // the contexts, not their steps, are what differs
     const std::string text = story(a, b);
     EXPECT_THAT(text, HasSubstr("bucket 2 of step 3, context 0; rank 1"));
-    EXPECT_THAT(text,
-                HasSubstr("bucket 2 of step 4, context 1 (first parameter 'critic'); the ranks use the contexts"));
+    EXPECT_THAT(text, HasSubstr("bucket 2 of step 4, context 1 (first parameter 'critic'); the "
+                                "ranks use the contexts"));
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// A queue whose operations may run only on threads that wait in a call of libddp (DDP_BACKEND_CALLER_THREAD).
+// A queue whose operations may run only on threads that wait in a call of libddp
+// (DDP_BACKEND_CALLER_THREAD).
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -39,7 +40,8 @@ protected:
 
 TEST_F(WaitingThreadTest, NothingRunsUnlessSomebodyWaits) {
     auto work = submit_function(*executor_, note_thread());
-    auto chain = work->then([this](const OpTag&) { return submit_function(*executor_, note_thread()); }, true, {});
+    auto chain = work->then(
+        [this](const OpTag&) { return submit_function(*executor_, note_thread()); }, true, {});
     executor_->run_callbacks();  // as ddp_grad_ready does
     std::this_thread::sleep_for(30ms);
     EXPECT_FALSE(work->done());
@@ -70,12 +72,14 @@ TEST_F(WaitingThreadTest, PollRunsOperationsAsFarAsTheWorkInQuestion) {
     EXPECT_THAT(ran_, ElementsAre("a", "b"));
 }
 
-// A gate opens, and what follows runs, on the waiting thread too: the thread that completed the work may not.
+// A gate opens, and what follows runs, on the waiting thread too: the thread that completed the
+// work may not.
 TEST_F(WaitingThreadTest, WhatFollowsAWorkOfTheProgramWaitsForAWaitingThread) {
     auto mine = Work::user_completed(5000);
     OpTag tag;
     tag.order.queue = executor_;
-    auto chain = mine->then([this](const OpTag&) { return submit_function(*executor_, note_thread()); }, true, tag);
+    auto chain = mine->then(
+        [this](const OpTag&) { return submit_function(*executor_, note_thread()); }, true, tag);
     std::thread([&] { mine->complete({}); }).join();
     std::this_thread::sleep_for(20ms);
     EXPECT_FALSE(chain->done());

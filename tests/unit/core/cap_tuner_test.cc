@@ -23,7 +23,8 @@ BucketPlan plan_of_64_mib(const CapTuner::Caps& caps) {
 }
 
 struct Job {
-    explicit Job(StepTime time, std::size_t usual = 4 * kMiB) : tuner(kMiB, usual), time_(std::move(time)) {}
+    explicit Job(StepTime time, std::size_t usual = 4 * kMiB)
+        : tuner(kMiB, usual), time_(std::move(time)) {}
 
     // As a context does: a step, and a rebuild once one is due.
     void step() {
@@ -53,7 +54,8 @@ private:
 TEST(CapTuner, FindsTheFastestCap) {
     for (const std::size_t best : {kMiB, 4 * kMiB, 16 * kMiB, 64 * kMiB}) {
         Job job([best](std::size_t cap, int) {
-            return 50 + 5 * std::abs(std::log2(static_cast<double>(cap) / static_cast<double>(best)));
+            return 50 +
+                   5 * std::abs(std::log2(static_cast<double>(cap) / static_cast<double>(best)));
         });
         EXPECT_EQ(job.find(), best);
         EXPECT_LE(job.steps, 190);
@@ -70,7 +72,8 @@ TEST(CapTuner, TriesNoTwoCapsWithTheSamePlan) {
 
 TEST(CapTuner, KeepsTheUsualCapUnlessAnotherSavesEnough) {
     const auto job_with_gain = [](double gain) {
-        return Job([gain](std::size_t cap, int) { return cap == 16 * kMiB ? 50 * (1 - gain) : 50; });
+        return Job(
+            [gain](std::size_t cap, int) { return cap == 16 * kMiB ? 50 * (1 - gain) : 50; });
     };
     EXPECT_EQ(job_with_gain(0.015).find(), 4 * kMiB);
     EXPECT_EQ(job_with_gain(0.03).find(), 16 * kMiB);
@@ -83,8 +86,9 @@ TEST(CapTuner, LeavesASlowCapAfterTwoVisits) {
     EXPECT_LE(slow, 12);
 }
 
-// The machine becomes half as fast for a while, steps vary by 3 %, and one in 20 takes three times as long. The chosen cap is never
-// worse than the usual cap by more than 2 %, and close to the best.
+// The machine becomes half as fast for a while, steps vary by 3 %, and one in 20 takes three times
+// as long. The chosen cap is never worse than the usual cap by more than 2 %, and close to the
+// best.
 TEST(CapTuner, NoiseDoesNotMislead) {
     for (unsigned seed = 0; seed < 200; ++seed) {
         std::mt19937 random(seed);
@@ -93,12 +97,14 @@ TEST(CapTuner, NoiseDoesNotMislead) {
         std::vector<double> costs;
         for (int i = 0; i < 20; ++i) costs.push_back(even(random));
         const auto steady = [&costs](std::size_t cap) {
-            return 50 * (1 + 0.3 * costs[static_cast<std::size_t>(std::log2(static_cast<double>(cap) / kMiB * 256))]);
+            return 50 * (1 + 0.3 * costs[static_cast<std::size_t>(
+                                       std::log2(static_cast<double>(cap) / kMiB * 256))]);
         };
         const int from = static_cast<int>(100 * even(random));
         Job job([&](std::size_t cap, int step) {
             const double load = step >= from && step < from + 30 ? 2 : 1;
-            return steady(cap) * load * std::max(0.8, noise(random)) * (even(random) < 0.05 ? 3 : 1);
+            return steady(cap) * load * std::max(0.8, noise(random)) *
+                   (even(random) < 0.05 ? 3 : 1);
         });
         const double found = steady(job.find());
         double best = steady(4 * kMiB);
@@ -110,7 +116,9 @@ TEST(CapTuner, NoiseDoesNotMislead) {
 
 // Such as the step after a pause of the program's own.
 TEST(CapTuner, AStepMayBeLeftOut) {
-    Job job([](std::size_t cap, int step) { return step % 3 == 0 ? 1000 : cap == 16 * kMiB ? 40 : 50; });
+    Job job([](std::size_t cap, int step) {
+        return step % 3 == 0 ? 1000 : cap == 16 * kMiB ? 40 : 50;
+    });
     for (; !job.tuner.done(); job.step())
         if (job.steps % 3 == 0) job.tuner.skip_step();
     EXPECT_EQ(job.tuner.caps().back(), 16 * kMiB);
@@ -126,7 +134,8 @@ TEST(CapTuner, AModelThatIsOneBucketNeedsNoSearch) {
     CapTuner tuner(0, 25 * kMiB);
     tuner.step_ended(CapTuner::Point() + std::chrono::seconds(1));
     ASSERT_TRUE(tuner.due());
-    tuner.advance(tuner.step_ms(), [](const CapTuner::Caps& caps) { return make_plan({{1000}}, {0}, caps); });
+    tuner.advance(tuner.step_ms(),
+                  [](const CapTuner::Caps& caps) { return make_plan({{1000}}, {0}, caps); });
     EXPECT_TRUE(tuner.done());
 }
 

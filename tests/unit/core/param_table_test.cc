@@ -59,7 +59,8 @@ TEST(ParamTable, RefusesAndNames) {
     const Case cases[] = {
         {[&] { table.add_param(param("w")); }, DDP_ERROR_ALREADY_EXISTS, "'w'"},
         {[&] { table.add_param(param("")); }, DDP_ERROR_INVALID_ARGUMENT, "name is empty"},
-        {[&] { table.add_param(param(std::string(2000, 'a'))); }, DDP_ERROR_INVALID_ARGUMENT, "2000 bytes"},
+        {[&] { table.add_param(param(std::string(2000, 'a'))); }, DDP_ERROR_INVALID_ARGUMENT,
+         "2000 bytes"},
         {with([](Param& p) { p.dtype = 99; }), DDP_ERROR_INVALID_ARGUMENT, "dtype 99"},
         {with([](Param& p) { p.dtype = 0; }), DDP_ERROR_INVALID_ARGUMENT, "dtype 0"},
         {with([](Param& p) {
@@ -71,9 +72,10 @@ TEST(ParamTable, RefusesAndNames) {
          }),
          DDP_ERROR_INVALID_ARGUMENT, "too large"},
         {with([](Param& p) { p.shape.assign(17, 1); }), DDP_ERROR_INVALID_ARGUMENT, "ndim is 17"},
-        {with([](Param& p) { p.device.kind = DDP_DEVICE_CUDA; }), DDP_ERROR_UNSUPPORTED, "libddp-cuda.so"},
-        {with([&](Param& p) { p.grad = reinterpret_cast<char*>(gradient) + 1; }), DDP_ERROR_INVALID_ARGUMENT,
-         "not aligned"},
+        {with([](Param& p) { p.device.kind = DDP_DEVICE_CUDA; }), DDP_ERROR_UNSUPPORTED,
+         "libddp-cuda.so"},
+        {with([&](Param& p) { p.grad = reinterpret_cast<char*>(gradient) + 1; }),
+         DDP_ERROR_INVALID_ARGUMENT, "not aligned"},
         {[&] {
              Param b = param("b");
              b.grad = other;
@@ -106,7 +108,8 @@ TEST(ParamTable, GradientsMayNotOverlap) {
     EXPECT_EQ(error_of([&] { table.add_param(at("c", 6)); }).code, DDP_OK);
 }
 
-// Slices of one tensor whose dtype is given wrong: the message shows both, so that the mistake is seen.
+// Slices of one tensor whose dtype is given wrong: the message shows both, so that the mistake is
+// seen.
 TEST(ParamTable, AnOverlapShowsBothRanges) {
     alignas(8) float memory[12];
     ParamTable table;
@@ -120,8 +123,9 @@ TEST(ParamTable, AnOverlapShowsBothRanges) {
         }
         const ErrorInfo error = error_of([&] { table.add_param(p); });
         EXPECT_EQ(error.code, DDP_ERROR_ALREADY_EXISTS);
-        for (const char* words : {"'layer.1' has f64[2,3], 6 elements, 48 bytes at 0x",
-                                  "'layer.0' has f64[2,3], 6 elements, 48 bytes at 0x", "share 24 bytes", "dtype"})
+        for (const char* words :
+             {"'layer.1' has f64[2,3], 6 elements, 48 bytes at 0x",
+              "'layer.0' has f64[2,3], 6 elements, 48 bytes at 0x", "share 24 bytes", "dtype"})
             EXPECT_THAT(error.message, HasSubstr(words));
         p.dtype = DDP_F32;
         EXPECT_EQ(error_of([&] { table.add_param(p); }).code, DDP_ERROR_ALREADY_EXISTS)

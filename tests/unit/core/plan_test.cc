@@ -22,7 +22,8 @@ PlanParam f64(std::size_t count) {
     return {count * 8, DDP_F64, {DDP_DEVICE_CPU, 0}};
 }
 
-std::vector<std::vector<int>> assign(const std::vector<PlanParam>& params, std::vector<std::size_t> caps) {
+std::vector<std::vector<int>> assign(const std::vector<PlanParam>& params,
+                                     std::vector<std::size_t> caps) {
     std::vector<std::int32_t> order(params.size());
     std::iota(order.begin(), order.end(), 0);
     std::vector<std::vector<int>> result;
@@ -35,7 +36,8 @@ using V = std::vector<int>;
 
 // The cases of PyTorch's compute_bucket_assignment tests.
 TEST(Plan, SingleLimitSingleDtype) {
-    EXPECT_THAT(assign({f32(100), f32(200), f32(100), f32(50)}, {400}), ElementsAre(V{0}, V{1}, V{2}, V{3}));
+    EXPECT_THAT(assign({f32(100), f32(200), f32(100), f32(50)}, {400}),
+                ElementsAre(V{0}, V{1}, V{2}, V{3}));
 }
 
 TEST(Plan, SingleLimitMultiDtype) {
@@ -44,7 +46,8 @@ TEST(Plan, SingleLimitMultiDtype) {
 }
 
 TEST(Plan, MultiLimitSingleDtype) {
-    EXPECT_THAT(assign({f32(10), f32(10), f32(10), f32(10)}, {40, 80}), ElementsAre(V{0}, V{1, 2}, V{3}));
+    EXPECT_THAT(assign({f32(10), f32(10), f32(10), f32(10)}, {40, 80}),
+                ElementsAre(V{0}, V{1, 2}, V{3}));
 }
 
 TEST(Plan, MultiLimitMultiDtype) {
@@ -54,7 +57,8 @@ TEST(Plan, MultiLimitMultiDtype) {
 
 TEST(Plan, BucketsAreLaunchedWhenTheirLastGradientIsExpected) {
     // The f64 bucket opens first but is complete last, so it may not hold up the f32 ones.
-    EXPECT_THAT(assign({f64(10), f32(100), f32(100), f64(10)}, {400}), ElementsAre(V{1}, V{2}, V{0, 3}));
+    EXPECT_THAT(assign({f64(10), f32(100), f32(100), f64(10)}, {400}),
+                ElementsAre(V{1}, V{2}, V{0, 3}));
 }
 
 TEST(Plan, OffsetsAreAlignedAndDisjoint) {
@@ -71,7 +75,8 @@ TEST(Plan, TensorsWithoutElementsGetABucket) {
     EXPECT_EQ(plan.buckets[0].bytes, 0u);
 }
 
-// Gradients of `count` f32 that lie one after another, apart from those of `starts`, where ranges begin.
+// Gradients of `count` f32 that lie one after another, apart from those of `starts`, where ranges
+// begin.
 std::vector<PlanParam> in_place(std::vector<std::size_t> counts, std::vector<std::int32_t> starts) {
     std::vector<PlanParam> params;
     for (std::size_t i = 0; i < counts.size(); ++i) {

@@ -1,5 +1,5 @@
-// The kernels of the codecs, played by threads of the CPU, against the CPU's own codecs: the same bytes, the same
-// numbers, the same residuals.
+// The kernels of the codecs, played by threads of the CPU, against the CPU's own codecs: the same
+// bytes, the same numbers, the same residuals.
 #include <cstring>
 
 #include "gpu/on_cpu/block_threads.h"
@@ -59,10 +59,13 @@ TEST_P(CudaCodec, SameBytesAndNumbersAsOnTheCpu) {
     std::uint32_t seed = 0;
     for (const ddp_dtype dtype : {DDP_F16, DDP_BF16, DDP_F32, DDP_F64})
         for (const std::size_t world : {1u, 2u, 3u}) {
-            if (!kAll && !(dtype == DDP_F16 && world == 3) && !(dtype == DDP_F64 && world == 1)) continue;
+            if (!kAll && !(dtype == DDP_F16 && world == 3) && !(dtype == DDP_F64 && world == 1))
+                continue;
             SCOPED_TRACE(testing::Message() << dtype_name(dtype) << ", world " << world);
-            Setting s{
-                GetParam().codec, dtype, {1, 2, 7, 8, 9, 64, 1023, 1024, 1025, 2047, kAll ? 17000u : 3001u}, world};
+            Setting s{GetParam().codec,
+                      dtype,
+                      {1, 2, 7, 8, 9, 64, 1023, 1024, 1025, 2047, kAll ? 17000u : 3001u},
+                      world};
             s.shift = world - 1;
             s.feedback = world != 2;
             s.spoilt = world > 1;

@@ -83,13 +83,16 @@ inline Bytes gradient(ddp_dtype dtype, std::size_t count, int kind, std::mt19937
     return bytes;
 }
 
-// One rank's side of a batch. A part begins `shift` elements after a place that is aligned to 64 bytes.
+// One rank's side of a batch. A part begins `shift` elements after a place that is aligned to 64
+// bytes.
 class Side {
 public:
-    Side(const ddp_codec& codec, ddp_dtype dtype, const std::vector<std::size_t>& counts, std::size_t shift) {
+    Side(const ddp_codec& codec, ddp_dtype dtype, const std::vector<std::size_t>& counts,
+         std::size_t shift) {
         const std::size_t item = dtype_size(dtype), real = dtype_size(compute_dtype(dtype));
         std::size_t elements = 0, numbers = 0;
-        for (const std::size_t count : counts) elements += (count + shift + 64 / item) / (64 / item) * (64 / item);
+        for (const std::size_t count : counts)
+            elements += (count + shift + 64 / item) / (64 / item) * (64 / item);
         for (const std::size_t count : counts) numbers += count;
         gradients = Bytes(elements * item + 128, std::byte{0xa5});
         residuals = Bytes(numbers * real);
@@ -153,11 +156,12 @@ struct World {
             }
             // As an earlier step might have left them.
             const ddp_dtype real = compute_dtype(s.dtype);
-            side.residuals =
-                gradient(real, side.residuals.size() / dtype_size(real), static_cast<int>(seed % 5), random);
+            side.residuals = gradient(real, side.residuals.size() / dtype_size(real),
+                                      static_cast<int>(seed % 5), random);
         }
         gathered = Bytes(sides[0].size * s.world, std::byte{0xcd});
-        for (std::size_t rank = 0; rank < s.world; ++rank) sides[rank].bind(gathered.data(), rank, s.world, s.feedback);
+        for (std::size_t rank = 0; rank < s.world; ++rank)
+            sides[rank].bind(gathered.data(), rank, s.world, s.feedback);
     }
 
     std::vector<Side> sides;
@@ -183,7 +187,8 @@ inline void compare_sent(const Setting& s, const World& expected, const World& a
             if (wanted[i] != std::byte{0}) continue;
             const std::size_t bytes = packed_size(s.codec, s.dtype, s.counts[i]);
             const auto* begin = wanted + side.parts[i].packed;
-            const auto differs = std::mismatch(begin, begin + bytes, sent + side.parts[i].packed).first;
+            const auto differs =
+                std::mismatch(begin, begin + bytes, sent + side.parts[i].packed).first;
             ASSERT_EQ(differs - begin, static_cast<std::ptrdiff_t>(bytes))
                 << "byte of part " << i << " with " << s.counts[i] << " elements, rank " << rank;
         }
@@ -196,8 +201,8 @@ inline void compare(const Setting& s, const World& expected, const World& actual
     for (std::size_t rank = 0; rank < s.world; ++rank) {
         const auto &wanted = expected.sides[rank], &got = actual.sides[rank];
         for (std::size_t i = 0; i < s.counts.size(); ++i)
-            ASSERT_TRUE(same(got.gradients.data() + got.offsets[i], wanted.gradients.data() + wanted.offsets[i],
-                             s.counts[i], s.dtype))
+            ASSERT_TRUE(same(got.gradients.data() + got.offsets[i],
+                             wanted.gradients.data() + wanted.offsets[i], s.counts[i], s.dtype))
                 << "gradient " << i << " with " << s.counts[i] << " elements, rank " << rank;
         ASSERT_EQ(got.residuals, wanted.residuals) << "rank " << rank;
         for (std::size_t i = 0, from = 0; i <= s.counts.size(); ++i) {

@@ -29,25 +29,38 @@ TEST(CudaFormats, EveryValueOf16BitsAsTheCpuReadsIt) {
 // Every exponent with mantissas around what is rounded away.
 TEST(CudaFormats, RoundsF32AsTheCpuDoes) {
     for (std::uint32_t upper = 0; upper < 65536; ++upper)
-        for (std::uint32_t lower : {0x0000u, 0x0001u, 0x0fffu, 0x1000u, 0x1001u, 0x2fffu, 0x3000u, 0x7fffu, 0x8000u,
-                                    0x8001u, 0xefffu, 0xf000u, 0xffffu}) {
+        for (std::uint32_t lower : {0x0000u, 0x0001u, 0x0fffu, 0x1000u, 0x1001u, 0x2fffu, 0x3000u,
+                                    0x7fffu, 0x8000u, 0x8001u, 0xefffu, 0xf000u, 0xffffu}) {
             const float value = std::bit_cast<float>(upper << 16 | lower);
             std::uint16_t expected = 0;
             cpu::convert(&expected, DDP_F16, &value, DDP_F32, 1);
             ASSERT_TRUE(same(bytes_of(f32_to_f16(value)), bytes_of(expected), 1, DDP_F16)) << value;
             cpu::convert(&expected, DDP_BF16, &value, DDP_F32, 1);
-            ASSERT_TRUE(same(bytes_of(f32_to_bf16(value)), bytes_of(expected), 1, DDP_BF16)) << value;
+            ASSERT_TRUE(same(bytes_of(f32_to_bf16(value)), bytes_of(expected), 1, DDP_BF16))
+                << value;
         }
 }
 
 TEST(CudaFormats, RoundsF64Once) {
     std::mt19937 random(7);
-    std::vector<double> values = {
-        1 + 0x1p-11 + 0x1p-40, 1 + 0x1p-11 - 0x1p-40, 65520 - 1e-9, 65520, 1e300, -1e300,   1e-300,   0x1p-25,
-        0x1p-25 + 0x1p-60,     3.3961775e38,          3.4e38,       0,     -0.0,  INFINITY, -INFINITY};
+    std::vector<double> values = {1 + 0x1p-11 + 0x1p-40,
+                                  1 + 0x1p-11 - 0x1p-40,
+                                  65520 - 1e-9,
+                                  65520,
+                                  1e300,
+                                  -1e300,
+                                  1e-300,
+                                  0x1p-25,
+                                  0x1p-25 + 0x1p-60,
+                                  3.3961775e38,
+                                  3.4e38,
+                                  0,
+                                  -0.0,
+                                  INFINITY,
+                                  -INFINITY};
     for (int i = 0; i < 100000; ++i)
-        values.push_back(
-            std::ldexp(std::uniform_real_distribution<double>(-2, 2)(random), static_cast<int>(random() % 320) - 160));
+        values.push_back(std::ldexp(std::uniform_real_distribution<double>(-2, 2)(random),
+                                    static_cast<int>(random() % 320) - 160));
     for (const double value : values) {
         std::uint16_t expected = 0;
         cpu::convert(&expected, DDP_F16, &value, DDP_F64, 1);

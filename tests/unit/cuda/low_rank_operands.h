@@ -1,4 +1,5 @@
-// Matrices for the functions of kernels/low_rank.h, in memory of any place: put(bytes) brings bytes there and says where.
+// Matrices for the functions of kernels/low_rank.h, in memory of any place: put(bytes) brings bytes
+// there and says where.
 #pragma once
 
 #include <cmath>
@@ -18,18 +19,22 @@ struct Shape {
     std::size_t rows, columns, rank;
 };
 
-// Shapes of one block and of several, with rows and columns left over, and some whose columns can be read four at a
-// time.
-inline const std::vector<Shape> kShapes{{1, 1, 1},    {7, 5, 3},     {9, 64, 1},    {70, 133, 2}, {70, 132, 2},
-                                        {131, 33, 4}, {20, 1100, 7}, {9000, 35, 3}, {2000, 36, 5}};
+// Shapes of one block and of several, with rows and columns left over, and some whose columns can
+// be read four at a time.
+inline const std::vector<Shape> kShapes{{1, 1, 1},     {7, 5, 3},     {9, 64, 1},
+                                        {70, 133, 2},  {70, 132, 2},  {131, 33, 4},
+                                        {20, 1100, 7}, {9000, 35, 3}, {2000, 36, 5}};
 inline const std::vector<ddp_dtype> kRealTypes{DDP_F16, DDP_BF16, DDP_F32, DDP_F64};
-inline constexpr ddp_low_rank_op kProducts[] = {DDP_LOW_RANK_PROJECT, DDP_LOW_RANK_PROJECT_BACK, DDP_LOW_RANK_RESTORE};
-inline constexpr ddp_thin_op kThinWork[] = {DDP_THIN_DRAW, DDP_THIN_ORTHOGONALIZE, DDP_THIN_CHECK, DDP_THIN_KEEP};
+inline constexpr ddp_low_rank_op kProducts[] = {DDP_LOW_RANK_PROJECT, DDP_LOW_RANK_PROJECT_BACK,
+                                                DDP_LOW_RANK_RESTORE};
+inline constexpr ddp_thin_op kThinWork[] = {DDP_THIN_DRAW, DDP_THIN_ORTHOGONALIZE, DDP_THIN_CHECK,
+                                            DDP_THIN_KEEP};
 
 // Numbers of a usual size, whatever the type.
 inline Bytes waves(std::size_t count, ddp_dtype dtype, double seed) {
     std::vector<double> values(count);
-    for (std::size_t i = 0; i < count; ++i) values[i] = std::sin(seed * (static_cast<double>(i % 997) + 1.0));
+    for (std::size_t i = 0; i < count; ++i)
+        values[i] = std::sin(seed * (static_cast<double>(i % 997) + 1.0));
     Bytes bytes(count * dtype_size(dtype));
     cpu::convert(bytes.data(), dtype, values.data(), DDP_F64, count);
     return bytes;
@@ -44,7 +49,8 @@ inline std::vector<double> numbers_of(const Bytes& bytes, ddp_dtype dtype) {
 // For each matrix: gradient, P, Q, own Q, room for parts, and perhaps the error.
 inline constexpr std::size_t kParts = 4;
 template <class Put>
-std::vector<ddp_low_rank> low_rank_items(ddp_dtype dtype, const std::vector<Shape>& shapes, bool with_errors, Put put) {
+std::vector<ddp_low_rank> low_rank_items(ddp_dtype dtype, const std::vector<Shape>& shapes,
+                                         bool with_errors, Put put) {
     const ddp_dtype compute = compute_dtype(dtype);
     std::vector<ddp_low_rank> items;
     double seed = 0.1;
@@ -66,12 +72,14 @@ std::vector<ddp_low_rank> low_rank_items(ddp_dtype dtype, const std::vector<Shap
     return items;
 }
 
-// Makes matrices of many sizes, so that sums have one piece and several rounds of them; with a column of zeros, and one
-// that depends on another. For each: its elements, its error feedback, a flag, a workspace.
+// Makes matrices of many sizes, so that sums have one piece and several rounds of them; with a
+// column of zeros, and one that depends on another. For each: its elements, its error feedback, a
+// flag, a workspace.
 template <class Put>
 std::vector<ddp_thin> thin_items(ddp_dtype dtype, bool qr, Put put) {
     std::vector<ddp_thin> items;
-    for (const auto& [rows, columns] : {std::pair<std::size_t, std::size_t>{1, 1}, {40, 3}, {300, 2}, {9000, 5}}) {
+    for (const auto& [rows, columns] :
+         {std::pair<std::size_t, std::size_t>{1, 1}, {40, 3}, {300, 2}, {9000, 5}}) {
         Bytes values = waves(rows * columns, dtype, 0.3 + static_cast<double>(rows));
         const std::size_t column = rows * dtype_size(dtype);
         if (rows == 40) std::memset(values.data(), 0, column);

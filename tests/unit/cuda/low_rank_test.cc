@@ -1,4 +1,5 @@
-// The kernels of PowerSGD, their blocks played by one thread or several, against the CPU's own functions.
+// The kernels of PowerSGD, their blocks played by one thread or several, against the CPU's own
+// functions.
 #include "kernels/cuda/low_rank.h"
 
 #include <algorithm>
@@ -24,17 +25,19 @@ struct Matrices {
     std::vector<ddp_low_rank> items;
 };
 
-void run_with(std::uint32_t thread_count, ddp_low_rank_op op, const std::vector<ddp_low_rank>& items, ddp_dtype dtype) {
-    each_low_rank_launch(op, items.data(), items.size(), dtype,
-                         [&](auto product, auto format, auto tile, const LowRankTable& table) {
-                             using Product = decltype(product);
-                             using Format = decltype(format);
-                             typename Product::template Shared<typename Format::Compute, tile> shared;
-                             on_cpu::play_block(thread_count, [&](const on_cpu::BlockThreads& threads) {
-                                 for (std::uint64_t block = 0; block < table.blocks; ++block)
-                                     run_block<Product, Format, tile>(threads, shared, table, block);
-                             });
-                         });
+void run_with(std::uint32_t thread_count, ddp_low_rank_op op,
+              const std::vector<ddp_low_rank>& items, ddp_dtype dtype) {
+    each_low_rank_launch(
+        op, items.data(), items.size(), dtype,
+        [&](auto product, auto format, auto tile, const LowRankTable& table) {
+            using Product = decltype(product);
+            using Format = decltype(format);
+            typename Product::template Shared<typename Format::Compute, tile> shared;
+            on_cpu::play_block(thread_count, [&](const on_cpu::BlockThreads& threads) {
+                for (std::uint64_t block = 0; block < table.blocks; ++block)
+                    run_block<Product, Format, tile>(threads, shared, table, block);
+            });
+        });
 }
 
 void expect_like_the_cpu(ddp_low_rank_op op, ddp_dtype dtype, bool with_errors) {
@@ -61,7 +64,8 @@ void expect_like_the_cpu(ddp_low_rank_op op, ddp_dtype dtype, bool with_errors) 
 TEST(CudaLowRank, ProductsAreThoseOfTheCpu) {
     for (const ddp_low_rank_op op : kProducts)
         for (const ddp_dtype dtype : kRealTypes)
-            for (const bool with_errors : {false, true}) expect_like_the_cpu(op, dtype, with_errors);
+            for (const bool with_errors : {false, true})
+                expect_like_the_cpu(op, dtype, with_errors);
 }
 
 TEST(CudaLowRank, TheNumberOfThreadsChangesNoBit) {
@@ -79,12 +83,14 @@ TEST(CudaLowRank, TheNumberOfThreadsChangesNoBit) {
 TEST(CudaLowRank, AlignmentChangesNoBit) {
     constexpr std::size_t kColumns = 132, kRank = 2, kOdd = kColumns + 1;
     for (const ddp_low_rank_op op : kProducts) {
-        Matrices aligned(DDP_F32, {{300, kColumns, kRank}}, true), odd(DDP_F32, {{300, kColumns, kRank}}, true);
+        Matrices aligned(DDP_F32, {{300, kColumns, kRank}}, true),
+            odd(DDP_F32, {{300, kColumns, kRank}}, true);
         std::vector<float> q(kRank * kOdd), own_q(kRank * kOdd);
         ddp_low_rank &a = aligned.items[0], &b = odd.items[0];
         const auto spread = [&](std::vector<float>& to, const void* from) {
             for (std::size_t k = 0; k < kRank; ++k)
-                std::copy_n(static_cast<const float*>(from) + k * a.q_stride, kColumns, to.data() + k * kOdd);
+                std::copy_n(static_cast<const float*>(from) + k * a.q_stride, kColumns,
+                            to.data() + k * kOdd);
         };
         spread(q, b.q);
         spread(own_q, b.own_q);
@@ -158,8 +164,8 @@ struct Thins {
     std::vector<ddp_thin> items;
 };
 
-void run_with(std::uint32_t thread_count, ddp_thin_op op, const std::vector<ddp_thin>& items, ddp_dtype dtype,
-              const ddp_thin_rules& rules) {
+void run_with(std::uint32_t thread_count, ddp_thin_op op, const std::vector<ddp_thin>& items,
+              ddp_dtype dtype, const ddp_thin_rules& rules) {
     each_thin_table(items.data(), items.size(), rules, [&](const ThinTable& table) {
         thin::Shared shared;
         on_cpu::play_block(thread_count, [&](const on_cpu::BlockThreads& threads) {
@@ -180,7 +186,8 @@ TEST(CudaThin, AnyNumberOfThreadsHasTheBitsOfTheCpu) {
                 for (const ddp_thin_op op : kThinWork) {
                     cpu::thin(op, expected.items, dtype, rules);
                     run_with(thread_count, op, actual.items, dtype, rules);
-                    EXPECT_EQ(expected.memory.all(), actual.memory.all()) << op << ", " << thread_count << " threads";
+                    EXPECT_EQ(expected.memory.all(), actual.memory.all())
+                        << op << ", " << thread_count << " threads";
                 }
             }
 }
@@ -209,17 +216,21 @@ TEST(CudaThin, PartsThatAreNotFiniteAreLeftOut) {
             cpu::convert(bad.data() + 700 * dtype_size(dtype), dtype, &nan, DDP_F64, 1);
             const Bytes bad_before = bad;
             double marks[2] = {};
-            const std::vector<ddp_doubt> parts{{good.data(), 1000, &marks[0]}, {bad.data(), 1000, &marks[1]}};
+            const std::vector<ddp_doubt> parts{{good.data(), 1000, &marks[0]},
+                                               {bad.data(), 1000, &marks[1]}};
             const auto run = [&](std::uint32_t only_if) {
-                each_doubt_table(parts.data(), parts.size(), &only_if, [&](const DoubtTable& table) {
-                    with_real_format(dtype, [&](auto format) {
-                        thin::Shared shared;
-                        on_cpu::play_block(thread_count, [&](const on_cpu::BlockThreads& threads) {
-                            for (int i = 0; i < table.rows; ++i)
-                                run_leave_out<decltype(format)>(threads, shared, table.row[i], table.only_if);
+                each_doubt_table(
+                    parts.data(), parts.size(), &only_if, [&](const DoubtTable& table) {
+                        with_real_format(dtype, [&](auto format) {
+                            thin::Shared shared;
+                            on_cpu::play_block(
+                                thread_count, [&](const on_cpu::BlockThreads& threads) {
+                                    for (int i = 0; i < table.rows; ++i)
+                                        run_leave_out<decltype(format)>(
+                                            threads, shared, table.row[i], table.only_if);
+                                });
                         });
                     });
-                });
             };
             run(0);
             EXPECT_EQ(bad, bad_before);

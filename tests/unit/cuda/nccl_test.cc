@@ -37,7 +37,8 @@ TEST(NcclRankGpu, RanksOnGpusOfTheirOwnMeet) {
 TEST(NcclRankGpu, SharingIsAMatterOfTheVersion) {
     int rank = -1;
     EXPECT_THAT(fault_of({rank_gpu("a"), rank_gpu("b"), rank_gpu("a")}, &rank),
-                AllOf(HasSubstr("ranks 0 and 2 both use GPU 0000:01:00.0"), HasSubstr("NCCL 2.28.9 does not")));
+                AllOf(HasSubstr("ranks 0 and 2 both use GPU 0000:01:00.0"),
+                      HasSubstr("NCCL 2.28.9 does not")));
     EXPECT_EQ(rank, 2);
     EXPECT_THAT(fault_of({rank_gpu("a", 23000, true), rank_gpu("a", 23000, false)}, &rank),
                 HasSubstr("NCCL_MULTI_RANK_GPU_ENABLE=1 in the environment of both"));

@@ -9,14 +9,16 @@ namespace {
 using testing_cuda::random_values;
 using testing_cuda::same;
 
-void reduce_on_cpu(void* out, const std::vector<const void*>& inputs, std::size_t count, ddp_dtype dtype,
-                   ddp_reduce_op op, double scale) {
-    const ReduceTable table = reduce_table(out, inputs.data(), inputs.size(), count, dtype, op, scale);
+void reduce_on_cpu(void* out, const std::vector<const void*>& inputs, std::size_t count,
+                   ddp_dtype dtype, ddp_reduce_op op, double scale) {
+    const ReduceTable table =
+        reduce_table(out, inputs.data(), inputs.size(), count, dtype, op, scale);
     with_reduce_format(dtype, op, [&](auto format) {
         using Format = decltype(format);
         // Some threads more than there is work for, as in the last block of a grid.
         const std::uint64_t threads = table.count / kReduceElements<Format> + 3;
-        for (std::uint64_t thread = 0; thread < threads; ++thread) reduce_thread<Format>(table, thread);
+        for (std::uint64_t thread = 0; thread < threads; ++thread)
+            reduce_thread<Format>(table, thread);
     });
 }
 
@@ -37,13 +39,15 @@ TEST(CudaReduce, EveryTypeAndOperation) {
                             const std::size_t offset = shift * dtype_size(dtype);
                             for (auto& input : values) inputs.push_back(input.data() + offset);
                             std::vector<std::byte> expected(count * dtype_size(dtype));
-                            cpu::reduce(expected.data(), inputs.data(), ranks, count, dtype, op, scale);
+                            cpu::reduce(expected.data(), inputs.data(), ranks, count, dtype, op,
+                                        scale);
                             // In the place of the last input, which is allowed.
                             std::byte* out = values.back().data() + offset;
                             reduce_on_cpu(out, inputs, count, dtype, op, scale);
                             ASSERT_TRUE(same(out, expected.data(), count, dtype))
-                                << dtype_name(dtype) << ", op " << op << ", " << ranks << " ranks, count " << count
-                                << ", scale " << scale << ", shift " << shift;
+                                << dtype_name(dtype) << ", op " << op << ", " << ranks
+                                << " ranks, count " << count << ", scale " << scale << ", shift "
+                                << shift;
                         }
         }
 }
@@ -51,7 +55,8 @@ TEST(CudaReduce, EveryTypeAndOperation) {
 TEST(CudaReduce, Refuses) {
     float value = 0;
     const std::vector<const void*> too_many(kInputs + 1, &value);
-    const auto code_of = [&](const std::vector<const void*>& inputs, ddp_dtype dtype, ddp_reduce_op op) -> ddp_status {
+    const auto code_of = [&](const std::vector<const void*>& inputs, ddp_dtype dtype,
+                             ddp_reduce_op op) -> ddp_status {
         try {
             reduce_table(&value, inputs.data(), inputs.size(), 1, dtype, op, 1);
         } catch (const Error& error) {

@@ -15,26 +15,28 @@ struct Work {
     std::uint64_t blocks = 0;
 };
 
-Work transfer_on_cpu(const std::vector<ddp_segment>& segments, ddp_dtype src_dtype, ddp_dtype dst_dtype, double scale) {
+Work transfer_on_cpu(const std::vector<ddp_segment>& segments, ddp_dtype src_dtype,
+                     ddp_dtype dst_dtype, double scale) {
     Work work;
     with_formats(src_dtype, dst_dtype, scale, [&](auto from, auto to, auto scales) {
         using From = decltype(from);
         using To = decltype(to);
-        each_table(segments.data(), segments.size(), sizeof(typename To::Stored), kChunkElements<To>,
-                   is_complex(src_dtype) ? 2 : 1, factor_of(scale, src_dtype), [&](const Table& table) {
-                       ++work.tables;
-                       work.blocks += blocks_of(table);
-                       for (std::uint64_t block = 0; block < blocks_of(table); ++block)
-                           for (std::uint32_t thread = 0; thread < kThreads; ++thread)
-                               transfer_thread<From, To, decltype(scales)::value>(table, block, thread);
-                   });
+        each_table(
+            segments.data(), segments.size(), sizeof(typename To::Stored), kChunkElements<To>,
+            is_complex(src_dtype) ? 2 : 1, factor_of(scale, src_dtype), [&](const Table& table) {
+                ++work.tables;
+                work.blocks += blocks_of(table);
+                for (std::uint64_t block = 0; block < blocks_of(table); ++block)
+                    for (std::uint32_t thread = 0; thread < kThreads; ++thread)
+                        transfer_thread<From, To, decltype(scales)::value>(table, block, thread);
+            });
     });
     return work;
 }
 
 // The same on the CPU: widened, scaled, rounded once.
-std::vector<std::byte> expected_of(const std::vector<std::byte>& source, std::size_t count, ddp_dtype src_dtype,
-                                   ddp_dtype dst_dtype, double scale) {
+std::vector<std::byte> expected_of(const std::vector<std::byte>& source, std::size_t count,
+                                   ddp_dtype src_dtype, ddp_dtype dst_dtype, double scale) {
     std::vector<std::byte> result(count * dtype_size(dst_dtype));
     if (src_dtype == dst_dtype) {
         cpu::scale_copy(result.data(), source.data(), count, src_dtype, scale);
@@ -49,14 +51,17 @@ std::vector<std::byte> expected_of(const std::vector<std::byte>& source, std::si
 }
 
 bool can_convert(ddp_dtype from, ddp_dtype to) {
-    return from == to || (is_floating(from) && is_floating(to) && is_complex(from) == is_complex(to));
+    return from == to ||
+           (is_floating(from) && is_floating(to) && is_complex(from) == is_complex(to));
 }
 
-// One tensor in memory that begins `shift` elements after a place aligned to 64 bytes, between bytes that must stay.
+// One tensor in memory that begins `shift` elements after a place aligned to 64 bytes, between
+// bytes that must stay.
 class Tensor {
 public:
     Tensor(std::size_t count, ddp_dtype dtype, std::size_t shift)
-        : bytes_(count * dtype_size(dtype)), memory_(bytes_ + shift * dtype_size(dtype) + 3 * kGuard, kMark) {
+        : bytes_(count * dtype_size(dtype)),
+          memory_(bytes_ + shift * dtype_size(dtype) + 3 * kGuard, kMark) {
         auto* base = memory_.data() + kGuard;
         base += (64 - address(base) % 64) % 64;
         data_ = base + shift * dtype_size(dtype);
@@ -64,7 +69,8 @@ public:
     std::byte* data() const { return data_; }
     bool guards_stand() const {
         return std::all_of(memory_.data(), const_cast<const std::byte*>(data_), is_mark) &&
-               std::all_of(const_cast<const std::byte*>(data_ + bytes_), memory_.data() + memory_.size(), is_mark);
+               std::all_of(const_cast<const std::byte*>(data_ + bytes_),
+                           memory_.data() + memory_.size(), is_mark);
     }
 
 private:
@@ -85,16 +91,20 @@ TEST(CudaTransfer, EveryPairOfTypesAndAlignments) {
                 for (const std::size_t count : {1u, 2u, 7u, 16u, 33u, 1000u})
                     for (const std::size_t dst_shift : {0u, 1u, 3u})
                         for (const std::size_t src_shift : {0u, 1u, 2u}) {
-                            const Tensor source(count, from, src_shift), target(count, to, dst_shift);
+                            const Tensor source(count, from, src_shift),
+                                target(count, to, dst_shift);
                             const auto values = random_values(from, count, random);
                             std::copy(values.begin(), values.end(), source.data());
-                            transfer_on_cpu({{target.data(), source.data(), count}}, from, to, scale);
+                            transfer_on_cpu({{target.data(), source.data(), count}}, from, to,
+                                            scale);
                             const auto expected = expected_of(values, count, from, to, scale);
                             ASSERT_TRUE(same(target.data(), expected.data(), count, to))
-                                << dtype_name(from) << " to " << dtype_name(to) << ", count " << count << ", scale "
-                                << scale << ", shifts " << src_shift << " " << dst_shift;
+                                << dtype_name(from) << " to " << dtype_name(to) << ", count "
+                                << count << ", scale " << scale << ", shifts " << src_shift << " "
+                                << dst_shift;
                             ASSERT_TRUE(target.guards_stand() && source.guards_stand())
-                                << dtype_name(from) << " to " << dtype_name(to) << ", count " << count;
+                                << dtype_name(from) << " to " << dtype_name(to) << ", count "
+                                << count;
                         }
         }
 }
@@ -110,7 +120,8 @@ TEST(CudaTransfer, ManySegments) {
         std::vector<std::vector<std::byte>> values;
         std::vector<ddp_segment> segments;
         std::vector<std::size_t> counts;
-        for (int i = 0; i < 3 * kRows; ++i) counts.push_back(i % 50 == 49 ? 9000 + random() % 9000 : random() % 70);
+        for (int i = 0; i < 3 * kRows; ++i)
+            counts.push_back(i % 50 == 49 ? 9000 + random() % 9000 : random() % 70);
         for (const std::size_t count : counts) {
             sources.emplace_back(count, from, random() % 5);
             targets.emplace_back(count, to, random() % 3 == 0 ? random() % 5 : 0);

@@ -24,8 +24,8 @@ std::vector<T> numbers(std::size_t count, unsigned seed) {
     std::mt19937 random(seed);
     std::vector<T> values(count);
     for (T& v : values)
-        v = static_cast<T>(
-            std::ldexp(std::uniform_real_distribution<double>(-1, 1)(random), static_cast<int>(random() % 40) - 20));
+        v = static_cast<T>(std::ldexp(std::uniform_real_distribution<double>(-1, 1)(random),
+                                      static_cast<int>(random() % 40) - 20));
     return values;
 }
 
@@ -71,7 +71,8 @@ template <class T>
 struct OnePart {
     OnePart(const ddp_codec& codec, std::vector<T> values, std::vector<T> left)
         : gradient(std::move(values)), residual(std::move(left)) {
-        const std::size_t bytes = 8 + (packed_size(codec, reference::kDtype<T>, gradient.size()) + 7) / 8 * 8;
+        const std::size_t bytes =
+            8 + (packed_size(codec, reference::kDtype<T>, gradient.size()) + 7) / 8 * 8;
         gathered.resize(bytes / 8);
         part = {gradient.data(), residual.empty() ? nullptr : residual.data(), gradient.size(), 8};
         batch = {codec, &part, 1, reference::kDtype<T>, 0, 1, 0, gathered.data(), bytes, nullptr};
@@ -97,30 +98,36 @@ TYPED_TEST(Codecs, LevelsOfALongBlock) {
     const auto x = numbers<TypeParam>(200'000, 4);
     std::vector<double> above, below;
     for (std::size_t begin = 0; begin < x.size(); begin += 1024) {
-        const std::vector<TypeParam> chunk(x.begin() + static_cast<std::ptrdiff_t>(begin),
-                                           x.begin() + static_cast<std::ptrdiff_t>(std::min(begin + 1024, x.size())));
+        const std::vector<TypeParam> chunk(
+            x.begin() + static_cast<std::ptrdiff_t>(begin),
+            x.begin() + static_cast<std::ptrdiff_t>(std::min(begin + 1024, x.size())));
         above.push_back(sum_in_lanes(chunk, true));
         below.push_back(sum_in_lanes(chunk, false));
     }
-    const auto positives = static_cast<double>(std::count_if(x.begin(), x.end(), [](auto v) { return v > 0; }));
+    const auto positives =
+        static_cast<double>(std::count_if(x.begin(), x.end(), [](auto v) { return v > 0; }));
     const auto count = static_cast<double>(x.size());
     OnePart<TypeParam> one({DDP_CODEC_ONEBIT, 0, 0, 0}, x, {});
     one.run();
     for (std::size_t i = 0; i < x.size(); ++i)
-        ASSERT_EQ(one.gradient[i], x[i] > 0 ? static_cast<TypeParam>(sum_in_lanes(above, true) / positives)
-                                            : static_cast<TypeParam>(sum_in_lanes(below, false) / (count - positives)));
+        ASSERT_EQ(one.gradient[i],
+                  x[i] > 0
+                      ? static_cast<TypeParam>(sum_in_lanes(above, true) / positives)
+                      : static_cast<TypeParam>(sum_in_lanes(below, false) / (count - positives)));
 }
 
 TYPED_TEST(Codecs, WhatIsLeftAndWhatIsSentAreTheWhole) {
-    for (const ddp_codec& codec : {ddp_codec{DDP_CODEC_QUANTIZE, 0, 100, 0}, ddp_codec{DDP_CODEC_ONEBIT, 0, 64, 0},
-                                   ddp_codec{DDP_CODEC_TOPK, 0, 0, 0.1}}) {
+    for (const ddp_codec& codec :
+         {ddp_codec{DDP_CODEC_QUANTIZE, 0, 100, 0}, ddp_codec{DDP_CODEC_ONEBIT, 0, 64, 0},
+          ddp_codec{DDP_CODEC_TOPK, 0, 0, 0.1}}) {
         const auto gradient = numbers<TypeParam>(3001, 1), before = numbers<TypeParam>(3001, 2);
         OnePart<TypeParam> one(codec, gradient, before), scaled(codec, gradient, before);
         one.run();
         scaled.run(0.25);
         for (std::size_t i = 0; i < gradient.size(); ++i) {
             const TypeParam x = gradient[i] + before[i];
-            ASSERT_EQ(one.residual[i], x - one.gradient[i]) << "codec " << codec.kind << ", element " << i;
+            ASSERT_EQ(one.residual[i], x - one.gradient[i])
+                << "codec " << codec.kind << ", element " << i;
             ASSERT_EQ(scaled.gradient[i], one.gradient[i] * TypeParam{0.25});
             ASSERT_EQ(scaled.residual[i], one.residual[i]);
         }
@@ -141,8 +148,10 @@ TYPED_TEST(Codecs, NotFiniteBecomesNaNAndChangesNoResidual) {
 
 TYPED_TEST(Codecs, RoundingModesOfTheThreadDoNotMatter) {
     for (const ddp_codec_kind kind : {DDP_CODEC_QUANTIZE, DDP_CODEC_ONEBIT, DDP_CODEC_TOPK}) {
-        OnePart<TypeParam> one({kind, 0, 0, 0.1}, numbers<TypeParam>(1000, 1), numbers<TypeParam>(1000, 2));
-        OnePart<TypeParam> other({kind, 0, 0, 0.1}, numbers<TypeParam>(1000, 1), numbers<TypeParam>(1000, 2));
+        OnePart<TypeParam> one({kind, 0, 0, 0.1}, numbers<TypeParam>(1000, 1),
+                               numbers<TypeParam>(1000, 2));
+        OnePart<TypeParam> other({kind, 0, 0, 0.1}, numbers<TypeParam>(1000, 1),
+                                 numbers<TypeParam>(1000, 2));
         one.run();
         std::fesetround(FE_UPWARD);
         other.run();

@@ -46,7 +46,8 @@ TEST(Convert, F32ToF16RoundsToNearestEven) {
     std::vector<float> floats;
     for (std::uint32_t bits = 0; bits < 0x7c00; ++bits) {
         const double low = f16_value(static_cast<std::uint16_t>(bits));
-        const double high = bits == 0x7bff ? 65536 : f16_value(static_cast<std::uint16_t>(bits + 1));
+        const double high =
+            bits == 0x7bff ? 65536 : f16_value(static_cast<std::uint16_t>(bits + 1));
         for (double value : {low, (low + high) / 2}) {
             const float f = static_cast<float>(value);
             for (float x : {std::nextafter(f, -1.0f), f, std::nextafter(f, INFINITY)}) {
@@ -55,15 +56,16 @@ TEST(Convert, F32ToF16RoundsToNearestEven) {
             }
         }
     }
-    for (float x :
-         {1e9f, std::numeric_limits<float>::max(), std::numeric_limits<float>::min(),
-          std::numeric_limits<float>::denorm_min(), INFINITY, -INFINITY, 5.9e-8f, 2.98e-8f, 65519.99f, 65520.0f})
+    for (float x : {1e9f, std::numeric_limits<float>::max(), std::numeric_limits<float>::min(),
+                    std::numeric_limits<float>::denorm_min(), INFINITY, -INFINITY, 5.9e-8f,
+                    2.98e-8f, 65519.99f, 65520.0f})
         floats.push_back(x);
     for_each_target([&](const char* target) {
         SCOPED_TRACE(target);
         std::vector<std::uint16_t> halves(floats.size());
         cpu::convert(halves.data(), DDP_F16, floats.data(), DDP_F32, floats.size());
-        for (std::size_t i = 0; i < floats.size(); ++i) ASSERT_EQ(halves[i], f16_bits(floats[i])) << floats[i];
+        for (std::size_t i = 0; i < floats.size(); ++i)
+            ASSERT_EQ(halves[i], f16_bits(floats[i])) << floats[i];
     });
 }
 
@@ -98,13 +100,15 @@ TEST(Convert, F32ToBf16RoundsToNearestEven) {
         SCOPED_TRACE(target);
         std::vector<std::uint16_t> halves(floats.size());
         cpu::convert(halves.data(), DDP_BF16, floats.data(), DDP_F32, floats.size());
-        for (std::size_t i = 0; i < floats.size(); ++i) ASSERT_EQ(halves[i], bf16_bits(floats[i])) << floats[i];
+        for (std::size_t i = 0; i < floats.size(); ++i)
+            ASSERT_EQ(halves[i], bf16_bits(floats[i])) << floats[i];
     });
 }
 
 TEST(Convert, ANanNeverBecomesAnInfinity) {
     std::vector<float> nans;
-    for (std::uint32_t bits : {0x7f800001u, 0xff800001u, 0x7fc00000u, 0x7fffffffu, 0xffffffffu, 0x7f80ffffu})
+    for (std::uint32_t bits :
+         {0x7f800001u, 0xff800001u, 0x7fc00000u, 0x7fffffffu, 0xffffffffu, 0x7f80ffffu})
         for (int copies = 0; copies < 5; ++copies) nans.push_back(std::bit_cast<float>(bits));
     for_each_target([&](const char* target) {
         SCOPED_TRACE(target);
@@ -116,7 +120,8 @@ TEST(Convert, ANanNeverBecomesAnInfinity) {
     });
 }
 
-// 1 + 2^-11 + tiny lies just above a midpoint of f16; rounding to f32 first would land on the midpoint and go down.
+// 1 + 2^-11 + tiny lies just above a midpoint of f16; rounding to f32 first would land on the
+// midpoint and go down.
 TEST(Convert, F64RoundsOnce) {
     const std::vector<double> values = {1 + 0x1p-11 + 0x1p-40,
                                         1 + 0x1p-11 - 0x1p-40,
@@ -141,9 +146,11 @@ TEST(Convert, F64RoundsOnce) {
         SCOPED_TRACE(target);
         std::vector<std::uint16_t> halves(values.size());
         cpu::convert(halves.data(), DDP_F16, values.data(), DDP_F64, values.size());
-        for (std::size_t i = 0; i < values.size(); ++i) EXPECT_EQ(halves[i], f16_bits(values[i])) << values[i];
+        for (std::size_t i = 0; i < values.size(); ++i)
+            EXPECT_EQ(halves[i], f16_bits(values[i])) << values[i];
         cpu::convert(halves.data(), DDP_BF16, values.data(), DDP_F64, values.size());
-        for (std::size_t i = 0; i < values.size(); ++i) EXPECT_EQ(halves[i], bf16_bits(values[i])) << values[i];
+        for (std::size_t i = 0; i < values.size(); ++i)
+            EXPECT_EQ(halves[i], bf16_bits(values[i])) << values[i];
     });
 }
 

@@ -26,14 +26,17 @@ public:
         : dtype_(dtype), each_(is_complex(dtype) ? 2 : 1), bytes_(elements * dtype_size(dtype)) {
         std::mt19937 random(7);
         for (std::size_t i = 0; i < elements * each_; ++i)
-            set(i, (static_cast<double>(random()) / std::mt19937::max() - 0.5) * (i % 3 == 0 ? 1e-6 : 1e4));
+            set(i, (static_cast<double>(random()) / std::mt19937::max() - 0.5) *
+                       (i % 3 == 0 ? 1e-6 : 1e4));
     }
     void set(std::size_t number, double value) {
         const auto f = static_cast<float>(value);
         const std::uint16_t half = dtype_ == DDP_F16 ? f16_bits(f) : bf16_bits(f);
         const bool wide = dtype_ == DDP_F64 || dtype_ == DDP_C128;
         const std::size_t size = dtype_size(dtype_) / each_;
-        const void* from = size == 2 ? static_cast<const void*>(&half) : wide ? static_cast<const void*>(&value) : &f;
+        const void* from = size == 2 ? static_cast<const void*>(&half)
+                           : wide    ? static_cast<const void*>(&value)
+                                     : &f;
         std::memcpy(bytes_.data() + number * size, from, size);
     }
     std::size_t each() const { return each_; }
@@ -69,7 +72,8 @@ TEST(Finite, TheLargestAndTheSmallestNumbersAreFine) {
     const float singles[] = {std::numeric_limits<float>::max(), -std::numeric_limits<float>::max(),
                              std::numeric_limits<float>::denorm_min(), -0.0f};
     EXPECT_EQ(cpu::first_nonfinite(singles, 4, DDP_F32), 4u);
-    const double doubles[] = {std::numeric_limits<double>::max(), -std::numeric_limits<double>::denorm_min(),
+    const double doubles[] = {std::numeric_limits<double>::max(),
+                              -std::numeric_limits<double>::denorm_min(),
                               std::nextafter(0, 1) + 4e-320, -0.0};
     EXPECT_EQ(cpu::first_nonfinite(doubles, 4, DDP_F64), 4u);
     for (const ddp_dtype dtype : {DDP_F16, DDP_BF16}) {
@@ -98,10 +102,13 @@ TEST(Finite, ACheckedCopyIsTheCopy) {
                 Numbers from(dtype, count);
                 std::vector<std::byte> plain(from.bytes().size()), checked(plain.size());
                 cpu::scale_copy(plain.data(), from.bytes().data(), count, dtype, scale);
-                EXPECT_EQ(cpu::scale_copy_checked(checked.data(), from.bytes().data(), count, dtype, scale), count);
+                EXPECT_EQ(cpu::scale_copy_checked(checked.data(), from.bytes().data(), count, dtype,
+                                                  scale),
+                          count);
                 EXPECT_EQ(plain, checked) << dtype_name(dtype);
                 std::vector<std::byte> here = from.bytes();
-                EXPECT_EQ(cpu::scale_copy_checked(here.data(), here.data(), count, dtype, scale), count);
+                EXPECT_EQ(cpu::scale_copy_checked(here.data(), here.data(), count, dtype, scale),
+                          count);
                 EXPECT_EQ(plain, here) << dtype_name(dtype);
             }
 }
@@ -112,7 +119,8 @@ TEST(Finite, ACheckedCopySeesWhatItWrites) {
         from.set(8'765 * from.each(), kNan);
         std::vector<std::byte> to(from.bytes().size());
         for (const double scale : {1.0, 0.25})
-            EXPECT_EQ(cpu::scale_copy_checked(to.data(), from.bytes().data(), 9'000, dtype, scale), 8'765u);
+            EXPECT_EQ(cpu::scale_copy_checked(to.data(), from.bytes().data(), 9'000, dtype, scale),
+                      8'765u);
     }
     std::vector<std::uint16_t> halves(100, f16_bits(1));
     halves[60] = f16_bits(60'000);  // finite, but not twice of it

@@ -20,7 +20,8 @@ using Bytes = std::vector<std::byte>;
 
 Numbers waves(std::size_t count, double seed) {
     Numbers values(count);
-    for (std::size_t i = 0; i < count; ++i) values[i] = std::sin(seed * (static_cast<double>(i % 997) + 1.0));
+    for (std::size_t i = 0; i < count; ++i)
+        values[i] = std::sin(seed * (static_cast<double>(i % 997) + 1.0));
     return values;
 }
 
@@ -52,14 +53,16 @@ std::vector<Case> cases() {
         for (const bool has_error : {false, true})
             for (const auto& [rows, columns] :
                  {std::pair<std::size_t, std::size_t>{1, 1}, {7, 5}, {9, 64}, {70, 133}, {131, 33}})
-                for (const std::size_t rank : {1, 2, 3, 4, 7}) all.push_back({dtype, rows, columns, rank, has_error});
+                for (const std::size_t rank : {1, 2, 3, 4, 7})
+                    all.push_back({dtype, rows, columns, rank, has_error});
     // More columns than one block of them, and a piece of Q narrower than M.
     all.push_back({DDP_F32, 70, 133, 67, true});
     all.push_back({DDP_F64, 5, 3000, 3, true});
     return all;
 }
 
-// M, P and Q of a case, as stored and as numbers. The thin matrices have gaps between their columns.
+// M, P and Q of a case, as stored and as numbers. The thin matrices have gaps between their
+// columns.
 struct Operands {
     explicit Operands(const Case& c)
         : gradient(stored(waves(c.count(), 0.7), c.dtype)),
@@ -91,12 +94,14 @@ TEST(LowRank, Project) {
     reference::for_each_target([](const char*) {
         for (const Case& c : cases()) {
             Operands o(c);
-            cpu::low_rank_project(o.matrix(c), {o.q.data(), o.q_stride}, {o.p.data(), o.p_stride}, c.rank);
+            cpu::low_rank_project(o.matrix(c), {o.q.data(), o.q_stride}, {o.p.data(), o.p_stride},
+                                  c.rank);
             const Numbers p = read(o.p, c.compute()), q = read(o.q, c.compute());
             for (std::size_t k = 0; k < c.rank; ++k)
                 for (std::size_t i = 0; i < c.rows; ++i) {
                     double sum = 0;
-                    for (std::size_t j = 0; j < c.columns; ++j) sum += o.m[i * c.columns + j] * q[k * o.q_stride + j];
+                    for (std::size_t j = 0; j < c.columns; ++j)
+                        sum += o.m[i * c.columns + j] * q[k * o.q_stride + j];
                     expect_near(p[k * o.p_stride + i], sum, 1 + static_cast<double>(c.columns), c);
                 }
         }
@@ -108,12 +113,14 @@ TEST(LowRank, ProjectBackAdds) {
         for (const Case& c : cases()) {
             Operands o(c);
             const Numbers before = read(o.q, c.compute()), p = read(o.p, c.compute());
-            cpu::low_rank_project_back(o.matrix(c), {o.p.data(), o.p_stride}, {o.q.data(), o.q_stride}, c.rank);
+            cpu::low_rank_project_back(o.matrix(c), {o.p.data(), o.p_stride},
+                                       {o.q.data(), o.q_stride}, c.rank);
             const Numbers q = read(o.q, c.compute());
             for (std::size_t k = 0; k < c.rank; ++k)
                 for (std::size_t j = 0; j < c.columns; ++j) {
                     double sum = before[k * o.q_stride + j];
-                    for (std::size_t i = 0; i < c.rows; ++i) sum += o.m[i * c.columns + j] * p[k * o.p_stride + i];
+                    for (std::size_t i = 0; i < c.rows; ++i)
+                        sum += o.m[i * c.columns + j] * p[k * o.p_stride + i];
                     expect_near(q[k * o.q_stride + j], sum, 1 + static_cast<double>(c.rows), c);
                 }
         }
@@ -132,7 +139,8 @@ TEST(LowRank, RestoreHasTheSameBitsOnEveryTarget) {
         for (const Case& c : cases()) {
             Operands o(c);
             Bytes own = stored(waves(o.q_stride * c.rank, 2.3), c.compute());
-            const Numbers p = read(o.p, c.compute()), q = read(o.q, c.compute()), own_q = read(own, c.compute());
+            const Numbers p = read(o.p, c.compute()), q = read(o.q, c.compute()),
+                          own_q = read(own, c.compute());
             cpu::low_rank_restore(o.matrix(c), {o.p.data(), o.p_stride}, {o.q.data(), o.q_stride},
                                   {own.data(), o.q_stride}, c.rank);
             const Numbers result = read(o.gradient, c.dtype), error = read(o.error, c.compute());
@@ -145,8 +153,11 @@ TEST(LowRank, RestoreHasTheSameBitsOnEveryTarget) {
                         own_sum += p[k * o.p_stride + i] * own_q[k * o.q_stride + j];
                     }
                     const std::size_t at = i * c.columns + j;
-                    EXPECT_NEAR(result[at], sum, (c.tolerance() + rounding) * (1 + static_cast<double>(c.rank)));
-                    if (c.has_error) expect_near(error[at], o.m[at] - own_sum, 2 + static_cast<double>(c.rank), c);
+                    EXPECT_NEAR(result[at], sum,
+                                (c.tolerance() + rounding) * (1 + static_cast<double>(c.rank)));
+                    if (c.has_error)
+                        expect_near(error[at], o.m[at] - own_sum, 2 + static_cast<double>(c.rank),
+                                    c);
                 }
             restored.all.push_back(o.gradient);
             restored.all.push_back(o.error);
@@ -167,9 +178,11 @@ TEST(LowRank, ARowThatIsNotFiniteIsSeenInP) {
                 o.gradient = stored(gradient, c.dtype);
                 // Also where Q is zero.
                 std::fill(o.q.begin(), o.q.end(), std::byte{0});
-                cpu::low_rank_project(o.matrix(c), {o.q.data(), o.q_stride}, {o.p.data(), o.p_stride}, c.rank);
+                cpu::low_rank_project(o.matrix(c), {o.q.data(), o.q_stride},
+                                      {o.p.data(), o.p_stride}, c.rank);
                 const Numbers p = read(o.p, c.compute());
-                for (std::size_t i = 0; i < c.rows; ++i) EXPECT_EQ(std::isfinite(p[i]), i != 3) << i;
+                for (std::size_t i = 0; i < c.rows; ++i)
+                    EXPECT_EQ(std::isfinite(p[i]), i != 3) << i;
             }
     });
 }

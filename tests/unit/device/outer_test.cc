@@ -22,10 +22,11 @@ std::vector<T> values(std::size_t count, unsigned seed) {
     return v;
 }
 
-// One operation after another, each rounded: volatile keeps the compiler from fusing or reordering them.
+// One operation after another, each rounded: volatile keeps the compiler from fusing or reordering
+// them.
 template <class T>
-std::vector<T> expected(std::vector<T> out, const std::vector<T>& left, const std::vector<T>& right, std::size_t rows,
-                        std::size_t n, std::size_t m, bool add, T scale) {
+std::vector<T> expected(std::vector<T> out, const std::vector<T>& left, const std::vector<T>& right,
+                        std::size_t rows, std::size_t n, std::size_t m, bool add, T scale) {
     for (std::size_t i = 0; i < n; ++i)
         for (std::size_t j = 0; j < m; ++j) {
             volatile T sum = add ? out[i * m + j] : T{0};
@@ -52,10 +53,12 @@ TYPED_TEST(Outer, HasTheBitsOfTheDefinition) {
                 for (bool add : {false, true})
                     for (double scale : {1.0, 1.0 / 3}) {
                         auto out = values<T>(n * m, 3);
-                        const auto correct = expected(out, left, right, rows, n, m, add, static_cast<T>(scale));
-                        cpu::outer_products(out.data(), left.data(), right.data(), rows, n, m, reference::kDtype<T>,
-                                            add, scale);
-                        ASSERT_EQ(out, correct) << rows << " rows of " << n << " and " << m << (add ? ", added" : "");
+                        const auto correct =
+                            expected(out, left, right, rows, n, m, add, static_cast<T>(scale));
+                        cpu::outer_products(out.data(), left.data(), right.data(), rows, n, m,
+                                            reference::kDtype<T>, add, scale);
+                        ASSERT_EQ(out, correct)
+                            << rows << " rows of " << n << " and " << m << (add ? ", added" : "");
                     }
             }
 }
@@ -67,8 +70,8 @@ TYPED_TEST(Outer, KeepsToItsMemory) {
     for (std::size_t shift : {0, 1, 2, 3}) {
         std::vector<T> out(n * m + 8, 1);
         const auto left = values<T>(rows * n + shift, 1), right = values<T>(rows * m + shift, 2);
-        cpu::outer_products(out.data() + shift, left.data() + shift, right.data() + shift, rows, n, m,
-                            reference::kDtype<T>, true, 1);
+        cpu::outer_products(out.data() + shift, left.data() + shift, right.data() + shift, rows, n,
+                            m, reference::kDtype<T>, true, 1);
         for (std::size_t i = 0; i < out.size(); ++i)
             if (i < shift || i >= shift + n * m) {
                 EXPECT_EQ(out[i], 1) << i;
@@ -77,7 +80,8 @@ TYPED_TEST(Outer, KeepsToItsMemory) {
     std::vector<T> left(n), right(m), out(n * m);
     left[2] = std::numeric_limits<T>::infinity();
     right[3] = 2;
-    cpu::outer_products(out.data(), left.data(), right.data(), 1, n, m, reference::kDtype<T>, false, 1);
+    cpu::outer_products(out.data(), left.data(), right.data(), 1, n, m, reference::kDtype<T>, false,
+                        1);
     for (std::size_t i = 0; i < n; ++i)
         for (std::size_t j = 0; j < m; ++j) {
             if (i != 2)
@@ -92,7 +96,8 @@ TYPED_TEST(Outer, KeepsToItsMemory) {
 TEST(OuterTypes, OthersAreRefused) {
     float memory = 0;
     for (ddp_dtype dtype : {DDP_F16, DDP_BF16, DDP_I32, DDP_C64})
-        EXPECT_THROW(cpu::outer_products(&memory, &memory, &memory, 1, 1, 1, dtype, false, 1), Error);
+        EXPECT_THROW(cpu::outer_products(&memory, &memory, &memory, 1, 1, 1, dtype, false, 1),
+                     Error);
 }
 
 }  // namespace

@@ -58,7 +58,8 @@ template <class V>
 V combine(V a, V b, ddp_reduce_op op) {
     if constexpr (requires { a.real(); }) {
         return op == DDP_SUM ? a + b
-                             : V{a.real() * b.real() - a.imag() * b.imag(), a.real() * b.imag() + a.imag() * b.real()};
+                             : V{a.real() * b.real() - a.imag() * b.imag(),
+                                 a.real() * b.imag() + a.imag() * b.real()};
     } else {
         if constexpr (std::is_floating_point_v<V>)
             if (std::isnan(a) || std::isnan(b)) return std::numeric_limits<V>::quiet_NaN();
@@ -97,16 +98,18 @@ std::vector<typename T::stored> numbers(std::size_t count, unsigned seed) {
 
 template <class T>
 class Reduce : public testing::Test {};
-using Types = testing::Types<TypeF16, TypeBf16, TypeF32, TypeF64, TypeI32, TypeI64, TypeU8, TypeC64, TypeC128>;
+using Types = testing::Types<TypeF16, TypeBf16, TypeF32, TypeF64, TypeI32, TypeI64, TypeU8, TypeC64,
+                             TypeC128>;
 TYPED_TEST_SUITE(Reduce, Types);
 
 template <class T>
-std::vector<typename T::stored> expected(const std::vector<std::vector<typename T::stored>>& inputs, ddp_reduce_op op,
-                                         double scale) {
+std::vector<typename T::stored> expected(const std::vector<std::vector<typename T::stored>>& inputs,
+                                         ddp_reduce_op op, double scale) {
     std::vector<typename T::stored> out(inputs[0].size());
     for (std::size_t i = 0; i < out.size(); ++i) {
         auto sum = value_of<T>(inputs[0][i]);
-        for (std::size_t j = 1; j < inputs.size(); ++j) sum = combine(sum, value_of<T>(inputs[j][i]), op);
+        for (std::size_t j = 1; j < inputs.size(); ++j)
+            sum = combine(sum, value_of<T>(inputs[j][i]), op);
         out[i] = stored_of<T>(scaled(sum, scale));
     }
     return out;
@@ -125,8 +128,9 @@ TYPED_TEST(Reduce, EveryOpCountAndArity) {
             for (std::size_t arity : {1, 2, 3, 5})
                 for (std::size_t count : {0, 1, 2, 3, 7, 8, 15, 31, 63, 64, 65, 511, 513, 1030})
                     for (double scale : {1.0, 0.5, 1.0 / 3}) {
-                        SCOPED_TRACE(testing::Message() << target << " op " << op << " arity " << arity << " count "
-                                                        << count << " scale " << scale);
+                        SCOPED_TRACE(testing::Message()
+                                     << target << " op " << op << " arity " << arity << " count "
+                                     << count << " scale " << scale);
                         std::vector<std::vector<typename T::stored>> inputs;
                         std::vector<const void*> pointers;
                         for (unsigned j = 0; j < arity; ++j) inputs.push_back(numbers<T>(count, j));
@@ -151,7 +155,8 @@ TYPED_TEST(Reduce, InPlaceOnAnyInputAndUnaligned) {
             for (unsigned j = 0; j < 3; ++j) {
                 inputs.push_back(numbers<T>(kCount, j));
                 memory.emplace_back(shift + j);
-                memory.back().insert(memory.back().end(), inputs.back().begin(), inputs.back().end());
+                memory.back().insert(memory.back().end(), inputs.back().begin(),
+                                     inputs.back().end());
             }
             for (unsigned j = 0; j < 3; ++j) pointers.push_back(memory[j].data() + shift + j);
             auto* out = memory[target_input].data() + shift + target_input;
@@ -173,14 +178,16 @@ TYPED_TEST(Reduce, ScaleCopy) {
     }
 }
 
-// Bits must not depend on where in a buffer an element lies: whole vectors and single lanes do the same.
+// Bits must not depend on where in a buffer an element lies: whole vectors and single lanes do the
+// same.
 TYPED_TEST(Reduce, BitsDoNotDependOnTheCut) {
     using T = TypeParam;
     if constexpr (std::is_floating_point_v<typename T::value>) {
         std::mt19937 random(5);
         std::uniform_real_distribution<float> uniform(-1, 1);
         constexpr std::size_t kCount = 1000;
-        std::vector<std::vector<typename T::stored>> inputs(4, std::vector<typename T::stored>(kCount));
+        std::vector<std::vector<typename T::stored>> inputs(
+            4, std::vector<typename T::stored>(kCount));
         for (auto& input : inputs)
             for (auto& x : input) x = stored_of<T>(uniform(random));
         for_each_target([&](const char* target) {
@@ -189,9 +196,11 @@ TYPED_TEST(Reduce, BitsDoNotDependOnTheCut) {
             std::vector<const void*> pointers;
             for (auto& input : inputs) pointers.push_back(input.data());
             cpu::reduce(whole.data(), pointers.data(), 4, kCount, T::dtype, DDP_SUM, 1.0 / 3);
-            for (std::size_t begin = 0, n = 1; begin < kCount; begin += n, n = std::min(n + 2, kCount - begin)) {
+            for (std::size_t begin = 0, n = 1; begin < kCount;
+                 begin += n, n = std::min(n + 2, kCount - begin)) {
                 for (std::size_t j = 0; j < 4; ++j) pointers[j] = inputs[j].data() + begin;
-                cpu::reduce(pieces.data() + begin, pointers.data(), 4, n, T::dtype, DDP_SUM, 1.0 / 3);
+                cpu::reduce(pieces.data() + begin, pointers.data(), 4, n, T::dtype, DDP_SUM,
+                            1.0 / 3);
             }
             EXPECT_EQ(whole, pieces);
             EXPECT_EQ(whole, expected<T>(inputs, DDP_SUM, 1.0 / 3));
@@ -207,20 +216,23 @@ TYPED_TEST(Reduce, NanReachesTheResult) {
         for_each_target([&](const char* target) {
             for (ddp_reduce_op op : {DDP_SUM, DDP_PROD, DDP_MIN, DDP_MAX})
                 for (std::size_t where : {0, 1, 2}) {
-                    std::vector<std::vector<typename T::stored>> inputs(3, std::vector<typename T::stored>(67, inf));
+                    std::vector<std::vector<typename T::stored>> inputs(
+                        3, std::vector<typename T::stored>(67, inf));
                     for (std::size_t i = 0; i < 67; i += 5) inputs[where][i] = nan;
                     const void* pointers[] = {inputs[0].data(), inputs[1].data(), inputs[2].data()};
                     std::vector<typename T::stored> out(67);
                     cpu::reduce(out.data(), pointers, 3, 67, T::dtype, op, 1);
                     for (std::size_t i = 0; i < 67; ++i)
-                        EXPECT_EQ(std::isnan(value_of<T>(out[i])), i % 5 == 0) << target << " op " << op << " at " << i;
+                        EXPECT_EQ(std::isnan(value_of<T>(out[i])), i % 5 == 0)
+                            << target << " op " << op << " at " << i;
                 }
         });
     }
 }
 
 TEST(ReduceHalf, AccumulatesInF32) {
-    // 1 + 2^-11 + 2^-11 is 1 when each addition rounds to f16, and the next f16 after 1 when only the sum does.
+    // 1 + 2^-11 + 2^-11 is 1 when each addition rounds to f16, and the next f16 after 1 when only
+    // the sum does.
     const std::uint16_t one = f16_bits(1), tiny = f16_bits(0x1p-11), sum = f16_bits(1 + 0x1p-10);
     const void* inputs[] = {&one, &tiny, &tiny};
     std::uint16_t out = 0;
@@ -267,7 +279,8 @@ TEST(ReduceInteger, LargeI64SumsAreExact) {
 TEST(ReduceErrors, UnsupportedNamesTheType) {
     float x[4] = {};
     const void* inputs[] = {x};
-    for (auto [dtype, op] : {std::pair{DDP_C64, DDP_MIN}, {DDP_C128, DDP_MAX}, {DDP_F32, DDP_AVG}}) {
+    for (auto [dtype, op] :
+         {std::pair{DDP_C64, DDP_MIN}, {DDP_C128, DDP_MAX}, {DDP_F32, DDP_AVG}}) {
         try {
             cpu::reduce(x, inputs, 1, 1, dtype, op, 1);
             FAIL() << dtype;

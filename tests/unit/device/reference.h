@@ -20,7 +20,8 @@ inline double f16_value(std::uint16_t bits) {
     const int mantissa = bits & 1023;
     const double sign = bits & 0x8000 ? -1 : 1;
     if (exponent == 31) return mantissa ? std::nan("") : sign * INFINITY;
-    return sign * (exponent ? std::ldexp(1024 + mantissa, exponent - 25) : std::ldexp(mantissa, -24));
+    return sign *
+           (exponent ? std::ldexp(1024 + mantissa, exponent - 25) : std::ldexp(mantissa, -24));
 }
 
 // To nearest even, by searching among the neighbours: nearbyint in units of the last place.
@@ -35,7 +36,8 @@ inline std::uint16_t f16_bits(double value) {
     if (rounded >= 65536) return sign | 0x7c00;
     if (rounded == 0) return sign;
     std::frexp(rounded, &exponent);
-    if (exponent < -13) return static_cast<std::uint16_t>(sign | static_cast<int>(std::ldexp(rounded, 24)));
+    if (exponent < -13)
+        return static_cast<std::uint16_t>(sign | static_cast<int>(std::ldexp(rounded, 24)));
     const int mantissa = static_cast<int>(std::ldexp(rounded, 11 - exponent)) - 1024;
     return static_cast<std::uint16_t>(sign | ((exponent + 14) << 10) | mantissa);
 }
@@ -56,7 +58,8 @@ inline std::uint16_t bf16_bits(double value) {
     const int ulp = exponent < -125 ? -133 : exponent - 8;
     const double rounded = std::ldexp(std::nearbyint(std::ldexp(magnitude, -ulp)), ulp);
     if (rounded > 3.4e38) return sign | 0x7f80;
-    return sign | static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(static_cast<float>(rounded)) >> 16);
+    return sign | static_cast<std::uint16_t>(
+                      std::bit_cast<std::uint32_t>(static_cast<float>(rounded)) >> 16);
 }
 
 inline bool f16_is_nan(std::uint16_t bits) {

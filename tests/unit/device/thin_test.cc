@@ -75,7 +75,8 @@ struct Matrix {
 TEST(ThinDraw, IsPhilox4x32WithTenRounds) {
     const auto expected = [](std::uint64_t a, std::uint64_t b, std::uint64_t c, std::uint64_t d) {
         const auto sum = static_cast<std::int64_t>(a + b + c + d);
-        return static_cast<double>(sum - ((std::int64_t{1} << 33) - 2)) * (std::sqrt(3.0) / 4294967296.0);
+        return static_cast<double>(sum - ((std::int64_t{1} << 33) - 2)) *
+               (std::sqrt(3.0) / 4294967296.0);
     };
     Matrix<double> q(1, 1);
     q.draw({0, 0, 0});
@@ -95,14 +96,16 @@ TEST(ThinDraw, HasMeanZeroAndVarianceOne) {
         EXPECT_NEAR(sum / 20000, 0, 0.03);
         EXPECT_NEAR(q.dot(k, k) / 20000, 1, 0.03);
         EXPECT_NEAR(fourth / 20000, 2.7, 0.15) << "of four uniform numbers; 3 for a normal one";
-        for (std::size_t other = 0; other < k; ++other) EXPECT_NEAR(q.dot(k, other) / 20000, 0, 0.03);
+        for (std::size_t other = 0; other < k; ++other)
+            EXPECT_NEAR(q.dot(k, other) / 20000, 0, 0.03);
     }
 }
 
 TEST(ThinDraw, EveryNumberOfTheDrawCounts) {
     Matrix<float> first(50, 2);
     first.draw({1, 2, 3});
-    for (const Draw& other : {Draw{2, 2, 3}, Draw{1 + (std::uint64_t{1} << 32), 2, 3}, Draw{1, 3, 3}, Draw{1, 2, 4}}) {
+    for (const Draw& other :
+         {Draw{2, 2, 3}, Draw{1 + (std::uint64_t{1} << 32), 2, 3}, Draw{1, 3, 3}, Draw{1, 2, 4}}) {
         Matrix<float> q(50, 2);
         q.draw(other);
         EXPECT_NE(std::memcmp(q.thin.data, first.thin.data, 100 * sizeof(float)), 0);
@@ -136,12 +139,15 @@ void expect_orthogonal(double tolerance) {
                 // The space is the same: what the columns were is a combination of what they are.
                 for (std::size_t k = 0; k < columns; ++k) {
                     std::vector<double> rest(40);
-                    for (std::size_t i = 0; i < 40; ++i) rest[i] = static_cast<double>(before.at(i, k)) / size;
+                    for (std::size_t i = 0; i < 40; ++i)
+                        rest[i] = static_cast<double>(before.at(i, k)) / size;
                     for (std::size_t other = 0; other < columns; ++other) {
                         double part = 0;
                         for (std::size_t i = 0; i < 40; ++i)
-                            part += static_cast<double>(a.at(i, other)) * static_cast<double>(before.at(i, k)) / size;
-                        for (std::size_t i = 0; i < 40; ++i) rest[i] -= part * static_cast<double>(a.at(i, other));
+                            part += static_cast<double>(a.at(i, other)) *
+                                    static_cast<double>(before.at(i, k)) / size;
+                        for (std::size_t i = 0; i < 40; ++i)
+                            rest[i] -= part * static_cast<double>(a.at(i, other));
                     }
                     for (const double x : rest) EXPECT_NEAR(x, 0, 10 * tolerance);
                 }
@@ -224,7 +230,8 @@ TEST(ThinCheck, PartsThatAreNotFiniteAreLeftOut) {
     float f[] = {1, 2, std::numeric_limits<float>::infinity()};
     double d[] = {1, 2, std::nan("")};
     std::uint16_t h[] = {0x3c00, 0x7bff, 0xfc00}, b[] = {0x3f80, 0x7f7f, 0xffc0};
-    const std::pair<ddp_dtype, void*> all[] = {{DDP_F32, f}, {DDP_F64, d}, {DDP_F16, h}, {DDP_BF16, b}};
+    const std::pair<ddp_dtype, void*> all[] = {
+        {DDP_F32, f}, {DDP_F64, d}, {DDP_F16, h}, {DDP_BF16, b}};
     for (const auto& [dtype, values] : all) {
         double marks[2] = {};
         std::uint32_t doubt = 0;
@@ -235,7 +242,8 @@ TEST(ThinCheck, PartsThatAreNotFiniteAreLeftOut) {
         cpu::leave_out({parts[0]}, dtype, &doubt);
         EXPECT_EQ(marks[0], 0) << "finite";
         cpu::leave_out(parts, dtype, &doubt);
-        for (std::size_t i = 0; i < 3 * dtype_size(dtype); ++i) EXPECT_EQ(static_cast<std::uint8_t*>(values)[i], 0);
+        for (std::size_t i = 0; i < 3 * dtype_size(dtype); ++i)
+            EXPECT_EQ(static_cast<std::uint8_t*>(values)[i], 0);
         float mark = 0;
         std::memcpy(&mark, &marks[1], sizeof mark);
         EXPECT_TRUE(std::isnan(dtype == DDP_F64 ? marks[1] : static_cast<double>(mark)));

@@ -1,5 +1,5 @@
-// Ranks that train apart between outer steps, while some die and others come: the outer parameters are those of a replay, in one process,
-// of the rounds that were applied.
+// Ranks that train apart between outer steps, while some die and others come: the outer parameters
+// are those of a replay, in one process, of the rounds that were applied.
 #include "outer/averager.h"
 
 #include <gtest/gtest.h>
@@ -33,7 +33,8 @@ void train_one_step(std::vector<float>& values, std::int64_t step, std::int32_t 
     for (std::size_t i = 0; i < kCount; ++i) values[i] -= 0.01F * gradient_of(step, rank, i);
 }
 
-// After which number of steps which number of ranks averaged. A round that was lost is overwritten by the one that took its place.
+// After which number of steps which number of ranks averaged. A round that was lost is overwritten
+// by the one that took its place.
 class Rounds {
 public:
     void applied(std::int64_t steps, std::int32_t world) {
@@ -47,8 +48,10 @@ public:
             std::vector<double> mean(kCount);
             for (std::int32_t rank = 0; rank < world; ++rank) {
                 std::vector<float> values(x.begin(), x.end());
-                for (std::int64_t step = from; step < to; ++step) train_one_step(values, step, rank);
-                for (std::size_t i = 0; i < kCount; ++i) mean[i] += static_cast<double>(values[i]) / world;
+                for (std::int64_t step = from; step < to; ++step)
+                    train_one_step(values, step, rank);
+                for (std::size_t i = 0; i < kCount; ++i)
+                    mean[i] += static_cast<double>(values[i]) / world;
             }
             for (std::size_t i = 0; i < kCount; ++i) {
                 const double d = x[i] - mean[i];
@@ -84,7 +87,8 @@ public:
         context->register_params({param});
         context->set_hook(std::make_shared<NoopHook>());
         context->commit();
-        averager = std::make_unique<Averager>(*context, std::vector<Averager::Level>{{period, 1, nullptr}}, 0);
+        averager = std::make_unique<Averager>(
+            *context, std::vector<Averager::Level>{{period, 1, nullptr}}, 0);
         averager->set_outer(outer());
     }
     void add() {
@@ -92,14 +96,17 @@ public:
         job->add_averager(*averager);
     }
 
-    // Until all ranks are there again right after an outer step, which all see alike. happens: in each step; may throw.
+    // Until all ranks are there again right after an outer step, which all see alike. happens: in
+    // each step; may throw.
     template <class Event>
     void train(Rounds& rounds, Event happens) {
         const auto start = std::chrono::steady_clock::now();
         for (;;) {
             job->begin();
-            const bool whole = job->group()->world() == kRanks && averager->steps() == averager->shared_steps();
-            if (job->steps() >= kSteps && (whole || testing::elapsed_ms(start) > testing::kLongMs)) return;
+            const bool whole =
+                job->group()->world() == kRanks && averager->steps() == averager->shared_steps();
+            if (job->steps() >= kSteps && (whole || testing::elapsed_ms(start) > testing::kLongMs))
+                return;
             train_one_step(values, job->steps(), job->group()->rank());
             try {
                 context->step_begin();
@@ -126,7 +133,8 @@ class ElasticAverager : public ::testing::TestWithParam<const char*> {};
 INSTANTIATE_TEST_SUITE_P(Backends, ElasticAverager, ::testing::Values("tcp", "shm"),
                          [](const auto& backend) { return std::string(backend.param); });
 
-// Between two outer steps, so that the others lose what they did since then, and once right at the end of a round.
+// Between two outer steps, so that the others lose what they did since then, and once right at the
+// end of a round.
 TEST_P(ElasticAverager, ALossGoesBackToTheLastOuterStepAndANewRankBeginsThere) {
     const auto service = testing::make_service("tcp");
     const MembershipOptions membership{2, kRanks, 500};
@@ -173,7 +181,8 @@ TEST(ElasticAveragers, WhatDoesNotFitIsRefused) {
     testing::expect_error(DDP_ERROR_INVALID_STATE, {"no outer optimizer", "DDP_OUTER_SGD"},
                           [&] { trainer.job->add_averager(plain); });
     Averager several(*trainer.context, {{1, 1, nullptr}, {2, 1, nullptr}}, 0);
-    testing::expect_error(DDP_ERROR_UNSUPPORTED, {"2 periods"}, [&] { trainer.job->add_averager(several); });
+    testing::expect_error(DDP_ERROR_UNSUPPORTED, {"2 periods"},
+                          [&] { trainer.job->add_averager(several); });
     trainer.job->add_averager(*trainer.averager);
     testing::expect_error(DDP_ERROR_UNSUPPORTED, {"no more than one"},
                           [&] { trainer.job->add_averager(*trainer.averager); });

@@ -1,4 +1,5 @@
-// Training while ranks die, come and leave: the parameters are those of one process that did every step once.
+// Training while ranks die, come and leave: the parameters are those of one process that did every
+// step once.
 #include "elastic/job.h"
 
 #include <gtest/gtest.h>
@@ -21,13 +22,16 @@ constexpr std::size_t kParams = 5, kCount = 300;
 constexpr std::int64_t kSamples = 12;  // of a step
 constexpr std::int64_t kTimeoutMs = 3000;
 
-// The gradient of a sample, the same on every rank. Integers, so that their sum does not depend on its order.
+// The gradient of a sample, the same on every rank. Integers, so that their sum does not depend on
+// its order.
 float gradient_of(std::int64_t step, std::int64_t sample, std::size_t param, std::size_t i) {
-    return static_cast<float>((step * 31 + sample * 17 + static_cast<std::int64_t>(param * 7 + i)) % 23 - 11);
+    return static_cast<float>(
+        (step * 31 + sample * 17 + static_cast<std::int64_t>(param * 7 + i)) % 23 - 11);
 }
 
 struct Model {
-    std::vector<std::vector<float>> values{kParams, std::vector<float>(kCount)}, gradients = values, momenta = values;
+    std::vector<std::vector<float>> values{kParams, std::vector<float>(kCount)}, gradients = values,
+                                                                                 momenta = values;
 
     void compute(std::int64_t step, std::int64_t rank, std::int64_t world, std::size_t param) {
         for (std::size_t i = 0; i < kCount; ++i) {
@@ -86,11 +90,13 @@ public:
         context->commit();
         job->add_context(*context);
         for (std::size_t p = 0; p < kParams; ++p)
-            job->add_state({"momentum" + std::to_string(p), reinterpret_cast<std::byte*>(model.momenta[p].data()),
+            job->add_state({"momentum" + std::to_string(p),
+                            reinterpret_cast<std::byte*>(model.momenta[p].data()),
                             kCount * sizeof(float)});
     }
 
-    // Trains until `steps` have been applied. Between two gradients and after a step, `happens` may throw.
+    // Trains until `steps` have been applied. Between two gradients and after a step, `happens` may
+    // throw.
     template <class Event>
     void train(std::int64_t steps, Event happens) {
         for (;;) {
@@ -109,7 +115,9 @@ public:
         for (std::size_t p = kParams; p-- > 0;) {
             model.compute(job->steps(), job->group()->rank(), job->group()->world(), p);
             happens();
-            context->step_call([&](Reducer& reducer) { reducer.arrivals().grad_ready(static_cast<std::int32_t>(p)); });
+            context->step_call([&](Reducer& reducer) {
+                reducer.arrivals().grad_ready(static_cast<std::int32_t>(p));
+            });
         }
         context->step_call([](Reducer& reducer) { reducer.results().finalize(); });
         model.apply();
@@ -127,7 +135,8 @@ protected:
     std::unique_ptr<testing::Service> service_ = testing::make_service("tcp");
 };
 
-INSTANTIATE_TEST_SUITE_P(Backends, ElasticTraining, ::testing::Values("tcp", "shm", "hierarchical", "gloo"),
+INSTANTIATE_TEST_SUITE_P(Backends, ElasticTraining,
+                         ::testing::Values("tcp", "shm", "hierarchical", "gloo"),
                          [](const auto& backend) { return std::string(backend.param); });
 
 struct Death {};
@@ -159,7 +168,8 @@ TEST_P(ElasticTraining, SurvivorsGoOnAndANewRankGetsTheState) {
             } catch (const Death&) {
                 // Its memory goes with it; it comes again, from nothing.
                 Trainer again(*service_, setting);
-                again.train(kSteps, [] { std::this_thread::sleep_for(std::chrono::milliseconds(1)); });
+                again.train(kSteps,
+                            [] { std::this_thread::sleep_for(std::chrono::milliseconds(1)); });
                 EXPECT_EQ(again.job->group()->world(), 3);
                 EXPECT_EQ(again.model.values, reference(kSteps));
             }
@@ -167,7 +177,8 @@ TEST_P(ElasticTraining, SurvivorsGoOnAndANewRankGetsTheState) {
     end_all(all);
 }
 
-// Ranks die between gradients and between steps, fall silent for longer than the others wait, leave, and come again.
+// Ranks die between gradients and between steps, fall silent for longer than the others wait,
+// leave, and come again.
 TEST_P(ElasticTraining, AStormOfLossesLeavesOneHistory) {
 #ifdef DDP_SANITIZED
     constexpr std::int64_t kSteps = 60;
@@ -188,7 +199,8 @@ TEST_P(ElasticTraining, AStormOfLossesLeavesOneHistory) {
                     trainer.train(kSteps, [&] {
                         std::this_thread::sleep_for(std::chrono::microseconds(200));
                         if (lives > 1 && one_in(150)) throw Death();
-                        if (lives > 1 && one_in(1000)) std::this_thread::sleep_for(std::chrono::milliseconds(700));
+                        if (lives > 1 && one_in(1000))
+                            std::this_thread::sleep_for(std::chrono::milliseconds(700));
                     });
                     EXPECT_EQ(trainer.model.values, expected);
                     return;
@@ -196,7 +208,9 @@ TEST_P(ElasticTraining, AStormOfLossesLeavesOneHistory) {
                 } catch (const Error& error) {
                     // It was silent for too long.
                     EXPECT_EQ(error.info().code, DDP_ERROR_RANK_FAILED) << error.what();
-                    EXPECT_NE(std::string(error.what()).find("without this rank"), std::string::npos) << error.what();
+                    EXPECT_NE(std::string(error.what()).find("without this rank"),
+                              std::string::npos)
+                        << error.what();
                 }
             }
         }));
@@ -214,7 +228,8 @@ TEST_P(ElasticTraining, ARankThatCannotGoOnIsTheOnlyOneToFail) {
                 trainer->train(kSteps, [&] {
                     Group& group = *trainer->job->group();
                     if (i == 1 && trainer->job->steps() == 10)
-                        group.break_everywhere({DDP_ERROR_OUT_OF_MEMORY, "no memory", group.rank()});
+                        group.break_everywhere(
+                            {DDP_ERROR_OUT_OF_MEMORY, "no memory", group.rank()});
                 });
             };
             if (i == 1) {
@@ -228,13 +243,15 @@ TEST_P(ElasticTraining, ARankThatCannotGoOnIsTheOnlyOneToFail) {
     end_all(all);
 }
 
-// Three ranks begin the step, one dies, and a new one gets the hook's state before the step is done again.
+// Three ranks begin the step, one dies, and a new one gets the hook's state before the step is done
+// again.
 TEST_P(ElasticTraining, AStepThatIsDoneAgainCountsOnceForTheHook) {
     constexpr std::int64_t kSteps = 20;
     const Setting setting{GetParam(), {3, 3, testing::kLongMs}};
     const auto train = [&](bool dies) {
         Trainer trainer(*service_, setting);
-        trainer.context->set_hook(make_hook("post_local_sgd", "start=1000", trainer.context->group()));
+        trainer.context->set_hook(
+            make_hook("post_local_sgd", "start=1000", trainer.context->group()));
         trainer.train(kSteps, [&] {
             if (dies && trainer.job->steps() == 10) throw Death();
         });
@@ -292,7 +309,8 @@ TEST_P(ElasticTraining, ACheckpointDoesNotReplaceTheStateOfTheJobAfterAFirstAtte
             if (waited || trainer.job->steps() < 10) return;
             waited = true;
             trains.set_value();
-            EXPECT_TRUE(testing::eventually([&] { return look->list_keys("elastic/job/meet/2/").size() == 2; }));
+            EXPECT_TRUE(testing::eventually(
+                [&] { return look->list_keys("elastic/job/meet/2/").size() == 2; }));
         });
         EXPECT_GE(trainer.job->roster().number, 3);
         EXPECT_EQ(trainer.model.values, reference(kSteps));

@@ -99,7 +99,8 @@ TEST_P(Elastic, WhoIsSilentIsLeftBehindAndIsTold) {
     auto first = meet(*all[0], 2), last = meet(*all[2], 2);
     EXPECT_EQ(first.get().members.size(), 2U);
     last.get();
-    testing::expect_error(DDP_ERROR_RANK_FAILED, {"without this rank", "roster 2", "300 ms", "join again"},
+    testing::expect_error(DDP_ERROR_RANK_FAILED,
+                          {"without this rank", "roster 2", "300 ms", "join again"},
                           [&] { all[1]->meet(2); });
     // It comes again, as somebody else.
     all[1] = enter({1, 3, 300});
@@ -117,7 +118,8 @@ TEST_P(Elastic, AllMembersMeetAtTheSameStepForOneThatJoins) {
     const auto newcomer = enter({1, 3, 300});
     auto joins = meet(*newcomer, loaded_steps(100));  // which is not the state of the job
     std::int64_t step = 1;
-    ASSERT_TRUE(testing::eventually([&] { return all[0]->is_due(++step) || all[0]->is_due(step + 2); }));
+    ASSERT_TRUE(
+        testing::eventually([&] { return all[0]->is_due(++step) || all[0]->is_due(step + 2); }));
     const std::int64_t at = step + (all[0]->is_due(step) ? 0 : 2);
     ASSERT_TRUE(testing::eventually([&] { return all[1]->is_due(at); }));
     EXPECT_FALSE(all[1]->is_due(at - 1));
@@ -153,7 +155,8 @@ TEST_P(Elastic, ACheckpointIsNotTheStateOfTheJobAfterAFirstAttemptToJoin) {
 
 TEST(Roster, TheNewestCheckpointCountsWhereNobodyHasTheState) {
     Roster roster;
-    roster.members = {{"a", loaded_steps(3)}, {"b", -1}, {"c", loaded_steps(7)}, {"d", loaded_steps(7)}};
+    roster.members = {
+        {"a", loaded_steps(3)}, {"b", -1}, {"c", loaded_steps(7)}, {"d", loaded_steps(7)}};
     EXPECT_THAT(roster.donors(), ::testing::ElementsAre(2, 3));
     EXPECT_EQ(roster.newest(), 7);
     roster.members[1].steps = 0;
@@ -175,7 +178,8 @@ TEST_P(Elastic, ASpareWaitsUntilThereIsRoom) {
     EXPECT_EQ(joins.get().rank, 1);
 }
 
-// It has waited for a place for longer than a meeting takes to settle. A rank that comes from a checkpoint is still in time.
+// It has waited for a place for longer than a meeting takes to settle. A rank that comes from a
+// checkpoint is still in time.
 TEST_P(Elastic, WhoWaitedForAPlaceInAJobThatHasEndedWaitsForOthers) {
     const std::int64_t settle_ms = with_slack(1000);
     const MembershipOptions options{1, 3, settle_ms};
@@ -227,7 +231,8 @@ TEST_P(Elastic, WhoLeavesIsNotWaitedFor) {
 TEST_P(Elastic, WhoIsSilentIsWaitedForUntilTheMeetingHasSettled) {
     const MembershipOptions options{1, 2, 1000, 100};
     std::vector<std::unique_ptr<Membership>> all;
-    for (int i = 0; i < 2; ++i) all.push_back(std::make_unique<Membership>(service_->connect(), "job", options));
+    for (int i = 0; i < 2; ++i)
+        all.push_back(std::make_unique<Membership>(service_->connect(), "job", options));
     auto first = meet(*all[0], -1), second = meet(*all[1], -1);
     EXPECT_EQ(first.get().members.size(), 2U);
     EXPECT_EQ(second.get().members.size(), 2U);
@@ -245,7 +250,8 @@ TEST_P(Elastic, TheStoreDoesNotGrowWithTheNumberOfRosters) {
         joins.get();
         for (const auto& one : all) {
             const std::string roster = std::to_string(one->roster().number);
-            look->set("elastic/job/group/" + roster + "/rank/" + std::to_string(one->roster().rank), "here");
+            look->set("elastic/job/group/" + roster + "/rank/" + std::to_string(one->roster().rank),
+                      "here");
             one->remove_old_keys();
         }
     };
@@ -275,7 +281,8 @@ TEST_P(Elastic, TooFewIsAnError) {
     MembershipOptions options{2, 2, 100, 500};
     const auto start = std::chrono::steady_clock::now();
     const auto alone = std::make_unique<Membership>(service_->connect(), "other job", options);
-    testing::expect_error(DDP_ERROR_TIMEOUT, {"roster 1", "500 ms", "1 processes", "min_world is 2"},
+    testing::expect_error(DDP_ERROR_TIMEOUT,
+                          {"roster 1", "500 ms", "1 processes", "min_world is 2"},
                           [&] { alone->meet(-1); });
     EXPECT_LT(testing::elapsed_ms(start), kLongMs);
 }
@@ -302,8 +309,9 @@ TEST_P(Elastic, WhoJoinsAndWasInterruptedIsInTheRosterThatHasBegun) {
         EXPECT_TRUE(testing::eventually([&] { return look->check({"elastic/job/join/2"}); }));
         wanted = true;
     });
-    interrupt::install([](void* at) -> std::int32_t { return *static_cast<std::atomic<bool>*>(at); }, &wanted, nullptr,
-                       true);
+    interrupt::install(
+        [](void* at) -> std::int32_t { return *static_cast<std::atomic<bool>*>(at); }, &wanted,
+        nullptr, true);
     testing::expect_error(DDP_ERROR_INTERRUPTED, {"interrupted"}, [&] { newcomer->meet(-1); });
     interrupt::install(nullptr, nullptr, nullptr, false);
     observer.join();
@@ -319,7 +327,8 @@ TEST_P(Elastic, WhoJoinsAndWasInterruptedIsInTheRosterThatHasBegun) {
 
 TEST_P(Elastic, BadOptionsAreRefused) {
     for (const auto& options : {MembershipOptions{0, 1}, MembershipOptions{3, 2}})
-        testing::expect_error(DDP_ERROR_INVALID_ARGUMENT, {"min_world", "max_world"}, [&] { enter(options); });
+        testing::expect_error(DDP_ERROR_INVALID_ARGUMENT, {"min_world", "max_world"},
+                              [&] { enter(options); });
 }
 
 // By the store's will. A file store knows it only where the process's files are on this host.
@@ -354,8 +363,8 @@ TEST_P(Elastic, AKilledProcessIsNotWaitedFor) {
     EXPECT_LT(testing::elapsed_ms(start), kLongMs);
 }
 
-// Whatever happens, a roster has the same members for all of them, and no step that some member of a later roster knew is forgotten as
-// long as one of those who knew it stays.
+// Whatever happens, a roster has the same members for all of them, and no step that some member of
+// a later roster knew is forgotten as long as one of those who knew it stays.
 TEST_P(Elastic, AStormHasOneHistory) {
     constexpr int kThreads = 5, kRounds = 30;
     std::mutex mutex;

@@ -25,15 +25,19 @@ public:
         MembershipOptions membership{2, 2, testing::kLongMs};
         membership.timeout_ms = testing::kLongMs;
         job = std::make_unique<ElasticJob>(service.connect(), config, membership);
-        job->add_state({"values", reinterpret_cast<std::byte*>(values.data()), values.size() * sizeof(float)});
+        job->add_state(
+            {"values", reinterpret_cast<std::byte*>(values.data()), values.size() * sizeof(float)});
     }
 
     void apply_step() {
         std::vector<float> gradient(kValues, sample(job->steps(), job->group()->rank()));
-        job->group()->run({DDP_COLLECTIVE_ALLREDUCE, nullptr, gradient.data(), kValues, DDP_F32}, {});
+        job->group()->run({DDP_COLLECTIVE_ALLREDUCE, nullptr, gradient.data(), kValues, DDP_F32},
+                          {});
         for (std::size_t i = 0; i < kValues; ++i) values[i] += gradient[i];
     }
-    static float sample(std::int64_t step, std::int32_t rank) { return static_cast<float>(100 * step + 10 * rank + 1); }
+    static float sample(std::int64_t step, std::int32_t rank) {
+        return static_cast<float>(100 * step + 10 * rank + 1);
+    }
 
     std::unique_ptr<ElasticJob> job;
     std::vector<float> values = std::vector<float>(kValues);
@@ -57,7 +61,8 @@ TEST(OwnCollectives, AStepThatWasAppliedAndNotCommittedIsNotAppliedTwice) {
                     if (!trainer.job->group()->broken()) throw;
                     continue;
                 }
-                if (trainer.job->steps() == 5 && trainer.job->group()->rank() == 1 && !std::exchange(failed, true))
+                if (trainer.job->steps() == 5 && trainer.job->group()->rank() == 1 &&
+                    !std::exchange(failed, true))
                     continue;
                 trainer.job->commit();
             }

@@ -20,7 +20,8 @@ using testing::kLongMs;
 // Counts what is asked of a store.
 class CountingEngine final : public StoreEngine {
 public:
-    CountingEngine(const std::string& path, std::atomic<int>& count) : store_(path, kLongMs), count_(count) {}
+    CountingEngine(const std::string& path, std::atomic<int>& count)
+        : store_(path, kLongMs), count_(count) {}
 
     Outcome perform(Request request, std::int64_t within_ms) override {
         ++count_;
@@ -30,7 +31,9 @@ public:
         ++count_;
         return store_.watch(key, std::move(seen));
     }
-    Notifier::Id watch_connection(Notifier::Callback lost) override { return store_.watch_connection(std::move(lost)); }
+    Notifier::Id watch_connection(Notifier::Callback lost) override {
+        return store_.watch_connection(std::move(lost));
+    }
     void unwatch(Notifier::Id id) override { store_.unwatch(id); }
     void close() override { store_.close(); }
     std::int64_t raise_fence(std::int64_t at_least) override {
@@ -52,12 +55,14 @@ TEST(Requests, AMeetingThatWaitsForAMemberDoesNotAskAgainAndAgain) {
     std::vector<std::unique_ptr<Membership>> all;
     for (int i = 0; i < kWorld; ++i)
         all.push_back(std::make_unique<Membership>(
-            std::make_shared<Store>(std::make_shared<CountingEngine>(path.file(), count), StoreConfig{}, "counted"),
+            std::make_shared<Store>(std::make_shared<CountingEngine>(path.file(), count),
+                                    StoreConfig{}, "counted"),
             "job", options));
     const auto meet = [&](std::int64_t steps, int from, int to) {
         std::vector<std::future<Roster>> rosters;
         for (int i = from; i < to; ++i)
-            rosters.push_back(std::async(std::launch::async, [&, i, steps] { return all[i]->meet(steps); }));
+            rosters.push_back(
+                std::async(std::launch::async, [&, i, steps] { return all[i]->meet(steps); }));
         return rosters;
     };
     for (const std::int64_t steps : {-1, 7}) {
@@ -67,7 +72,8 @@ TEST(Requests, AMeetingThatWaitsForAMemberDoesNotAskAgainAndAgain) {
         std::this_thread::sleep_for(std::chrono::milliseconds(500));
         auto last = meet(steps, kWorld - 1, kWorld);
         for (auto* rosters : {&early, &last})
-            for (auto& roster : *rosters) EXPECT_EQ(roster.get().members.size(), static_cast<std::size_t>(kWorld));
+            for (auto& roster : *rosters)
+                EXPECT_EQ(roster.get().members.size(), static_cast<std::size_t>(kWorld));
         // A proposal reads what every member has written.
         EXPECT_LE(count, kWorld * (40 + 2 * kWorld)) << "at steps " << steps;
     }

@@ -32,7 +32,8 @@ using gloo_tcp::Algorithm;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-gloo_tcp::Settings settings_for(const std::string& options, int world = 4, std::uint32_t flags = 0) {
+gloo_tcp::Settings settings_for(const std::string& options, int world = 4,
+                                std::uint32_t flags = 0) {
     ddp_backend_host host{};
     host.options = options.c_str();
     host.world_size = world;
@@ -54,8 +55,10 @@ TEST(Settings, AutomaticAlgorithm) {
     EXPECT_EQ(settings_for("").algorithm, Algorithm::kDirect);
     EXPECT_EQ(settings_for("", 16).algorithm, Algorithm::kDirect);
     EXPECT_EQ(settings_for("", 17).algorithm, Algorithm::kRing);
-    EXPECT_EQ(settings_for("algorithm=auto", 64, DDP_GROUP_DETERMINISTIC).algorithm, Algorithm::kDirect);
-    EXPECT_EQ(settings_for("algorithm=bcube", 8, DDP_GROUP_DETERMINISTIC).algorithm, Algorithm::kBcube);
+    EXPECT_EQ(settings_for("algorithm=auto", 64, DDP_GROUP_DETERMINISTIC).algorithm,
+              Algorithm::kDirect);
+    EXPECT_EQ(settings_for("algorithm=bcube", 8, DDP_GROUP_DETERMINISTIC).algorithm,
+              Algorithm::kBcube);
     EXPECT_EQ(settings_for("algorithm=ring").algorithm, Algorithm::kRing);
 }
 
@@ -93,10 +96,13 @@ TEST(Settings, InterfaceFromTheEnvironment) {
 
 TEST(Settings, Capabilities) {
     const auto capabilities_of = [](Algorithm algorithm, int world) {
-        return gloo_tcp::capabilities_of(algorithm, world) & (DDP_BACKEND_FUSES_SCALE | DDP_BACKEND_DETERMINISTIC);
+        return gloo_tcp::capabilities_of(algorithm, world) &
+               (DDP_BACKEND_FUSES_SCALE | DDP_BACKEND_DETERMINISTIC);
     };
-    EXPECT_EQ(capabilities_of(Algorithm::kDirect, 5), DDP_BACKEND_FUSES_SCALE | DDP_BACKEND_DETERMINISTIC);
-    EXPECT_EQ(capabilities_of(Algorithm::kRing, 1), DDP_BACKEND_FUSES_SCALE | DDP_BACKEND_DETERMINISTIC);
+    EXPECT_EQ(capabilities_of(Algorithm::kDirect, 5),
+              DDP_BACKEND_FUSES_SCALE | DDP_BACKEND_DETERMINISTIC);
+    EXPECT_EQ(capabilities_of(Algorithm::kRing, 1),
+              DDP_BACKEND_FUSES_SCALE | DDP_BACKEND_DETERMINISTIC);
     EXPECT_EQ(capabilities_of(Algorithm::kRing, 2), std::uint32_t{DDP_BACKEND_DETERMINISTIC});
     EXPECT_EQ(capabilities_of(Algorithm::kRing, 3), 0u);
     EXPECT_EQ(capabilities_of(Algorithm::kBcube, 4), std::uint32_t{DDP_BACKEND_DETERMINISTIC});
@@ -106,7 +112,8 @@ TEST(Settings, Capabilities) {
 TEST(Create, InterfaceAndHostOptions) {
     for (const char* options : {"iface=lo", "host=127.0.0.1", "host=localhost"}) {
         World world(2, options);
-        ASSERT_TRUE(world.connected()) << options << ": " << world[0].failure.message << world[1].failure.message;
+        ASSERT_TRUE(world.connected())
+            << options << ": " << world[0].failure.message << world[1].failure.message;
         world.each([](Rank& rank) { EXPECT_EQ(rank.barrier(), DDP_OK); });
     }
 }
@@ -178,7 +185,8 @@ TEST(Create, RanksOfDifferentMachines) {
         void set(const std::string& key, const std::string& value) override {
             inner.set(key, key == "address/machine/1" ? "another machine" : value);
         }
-        ddp_status get(const std::string& key, std::int64_t timeout_ms, std::string& value) override {
+        ddp_status get(const std::string& key, std::int64_t timeout_ms,
+                       std::string& value) override {
             return inner.get(key, timeout_ms, value);
         }
         MemoryStore inner;
@@ -199,7 +207,8 @@ struct WithoutInterfaces {
     ~WithoutInterfaces() { no_interfaces = false; }
 };
 
-// Before the other ranks give up on it, and as a failure of its own, which is not taken for an echo of another rank's.
+// Before the other ranks give up on it, and as a failure of its own, which is not taken for an echo
+// of another rank's.
 TEST(Create, AHostWithoutAnInterfaceSaysSo) {
     const WithoutInterfaces alone;
     MemoryStore store;
@@ -237,7 +246,9 @@ TEST(Create, AWorldOfOneNeedsNoStore) {
     Rank rank(store, 0, 1);
     ASSERT_EQ(rank.status, DDP_OK);
     std::vector<float> send = {1, 2, 3}, recv(3);
-    EXPECT_EQ(rank.run(DDP_COLLECTIVE_ALLREDUCE, DDP_F32, DDP_SUM, send.data(), recv.data(), 3, 0.5), DDP_OK);
+    EXPECT_EQ(
+        rank.run(DDP_COLLECTIVE_ALLREDUCE, DDP_F32, DDP_SUM, send.data(), recv.data(), 3, 0.5),
+        DDP_OK);
     EXPECT_EQ(recv, (std::vector<float>{0.5f, 1, 1.5f}));
     EXPECT_EQ(rank.match("x"), DDP_OK);
     EXPECT_EQ(rank.barrier(), DDP_OK);

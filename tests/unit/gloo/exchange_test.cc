@@ -1,4 +1,5 @@
-// The missing rank when the wait for one rank ended before the deadline and the wait for another did not.
+// The missing rank when the wait for one rank ended before the deadline and the wait for another
+// did not.
 #include "backends/gloo/exchange.h"
 
 #include <gmock/gmock.h>
@@ -19,8 +20,11 @@ class Comparing {
 public:
     explicit Comparing(const ddp_backend_host& host)
         : mesh_(host, "127.0.0.1", Deadline::after_ms(host.timeout_ms)), exchange_(mesh_) {}
-    ~Comparing() { mesh_.poison(); }  // ends what Gloo's thread may still do with the exchange's memory
-    void run(const ddp_collective& c) { exchange_.compare("same", 4, Deadline::after_ms(c.timeout_ms)); }
+    // ends what Gloo's thread may still do with the exchange's memory
+    ~Comparing() { mesh_.poison(); }
+    void run(const ddp_collective& c) {
+        exchange_.compare("same", 4, Deadline::after_ms(c.timeout_ms));
+    }
     void abort() {}
     std::uint32_t capabilities() const { return 0; }
 
@@ -30,7 +34,8 @@ private:
 };
 
 TEST(Exchange, ARankWhoseConnectionBrokeBeforeTheTimeoutIsMissingToo) {
-    constexpr ddp_backend comparing = backend::Adapter<Comparing, gloo_tcp::SigpipeGuard>::table("gloo");
+    constexpr ddp_backend comparing =
+        backend::Adapter<Comparing, gloo_tcp::SigpipeGuard>::table("gloo");
     World world(4, "", 0, 20000, &comparing);
     ASSERT_TRUE(world.connected()) << world[0].failure.message;
     world[2].destroy();

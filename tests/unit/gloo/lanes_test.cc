@@ -21,8 +21,8 @@ Results allreduce(int size, const char* options, ddp_dtype dtype, bool in_place)
     world.each([&](Rank& rank) {
         const Bytes input = noise(kCount, dtype, rank.rank());
         Bytes& out = results[static_cast<std::size_t>(rank.rank())] = input;
-        EXPECT_EQ(rank.run(DDP_COLLECTIVE_ALLREDUCE, dtype, DDP_SUM, in_place ? out.data() : input.data(), out.data(),
-                           kCount, 1.0 / size),
+        EXPECT_EQ(rank.run(DDP_COLLECTIVE_ALLREDUCE, dtype, DDP_SUM,
+                           in_place ? out.data() : input.data(), out.data(), kCount, 1.0 / size),
                   DDP_OK)
             << rank.failure.message;
     });
@@ -48,7 +48,8 @@ TEST(Lanes, AMissingRankEndsAllOfThem) {
         std::vector<float> data(kCount);
         world[r].timeout_ms = 300;
         const ddp_status status = world[r].allreduce(data);
-        EXPECT_TRUE(status == DDP_ERROR_TIMEOUT || status == DDP_ERROR_RANK_FAILED) << world[r].failure.message;
+        EXPECT_TRUE(status == DDP_ERROR_TIMEOUT || status == DDP_ERROR_RANK_FAILED)
+            << world[r].failure.message;
     });
     EXPECT_LT(elapsed_ms(begin), with_slack(2000));
 }

@@ -22,13 +22,14 @@ public:
         char name[] = "/tmp/gloo_test.XXXXXX";
         folder_ = mkdtemp(name);
         for (int r = 0; r < world; ++r) {
-            std::vector<std::string> words = {GLOO_RANK_PROGRAM, folder_, std::to_string(r), std::to_string(world),
-                                              options};
+            std::vector<std::string> words = {GLOO_RANK_PROGRAM, folder_, std::to_string(r),
+                                              std::to_string(world), options};
             std::vector<char*> argv;
             for (auto& word : words) argv.push_back(word.data());
             argv.push_back(nullptr);
             pid_t pid = -1;
-            EXPECT_EQ(posix_spawn(&pid, GLOO_RANK_PROGRAM, nullptr, nullptr, argv.data(), environ), 0);
+            EXPECT_EQ(posix_spawn(&pid, GLOO_RANK_PROGRAM, nullptr, nullptr, argv.data(), environ),
+                      0);
             pids_.push_back(pid);
         }
     }
@@ -79,7 +80,8 @@ TEST_P(KilledRank, TheOthersReturnAnErrorWithinTwoSeconds) {
         const auto begin = Clock::now();
         processes.signal(2, SIGKILL);
         for (int rank : {0, 1, 3})
-            EXPECT_EQ(processes.wait(rank, with_slack(2000)), 100 - DDP_ERROR_RANK_FAILED) << "rank " << rank;
+            EXPECT_EQ(processes.wait(rank, with_slack(2000)), 100 - DDP_ERROR_RANK_FAILED)
+                << "rank " << rank;
         EXPECT_LT(elapsed_ms(begin), with_slack(2000));
     }
 }

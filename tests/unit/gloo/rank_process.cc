@@ -1,6 +1,6 @@
-// One rank that reduces until something breaks. Arguments: folder of the store, rank, world, backend options.
-// Touches FOLDER/going.RANK once it runs, and exits with 100 - status: 110 for RANK_FAILED, 107 for TIMEOUT, and so on;
-// 99 says that SIGPIPE was raised in the process.
+// One rank that reduces until something breaks. Arguments: folder of the store, rank, world,
+// backend options. Touches FOLDER/going.RANK once it runs, and exits with 100 - status: 110 for
+// RANK_FAILED, 107 for TIMEOUT, and so on; 99 says that SIGPIPE was raised in the process.
 #include <signal.h>
 #include <unistd.h>
 

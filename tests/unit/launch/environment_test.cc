@@ -211,14 +211,24 @@ const Found kFound[] = {
      1,
      "tcp://h:1"},
     {"the only task of a batch script",
-     {{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "1"}, {"SLURM_JOB_NODELIST", "n3"}, {"MASTER_PORT", "5"}},
+     {{"SLURM_PROCID", "0"},
+      {"SLURM_NTASKS", "1"},
+      {"SLURM_JOB_NODELIST", "n3"},
+      {"MASTER_PORT", "5"}},
      "slurm",
      0,
      1,
      0,
      1,
      "tcp://n3:5"},
-    {"a world of one needs no address", {{"RANK", "0"}, {"WORLD_SIZE", "1"}}, "variables", 0, 1, 0, 1, ""},
+    {"a world of one needs no address",
+     {{"RANK", "0"}, {"WORLD_SIZE", "1"}},
+     "variables",
+     0,
+     1,
+     0,
+     1,
+     ""},
     {"nor does one of mpirun",
      {{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "1"}},
      "openmpi",
@@ -308,7 +318,10 @@ const Found kFound[] = {
      1,
      "tcp://b:77"},
     {"Slurm with an address",
-     {{"SLURM_PROCID", "0"}, {"SLURM_STEP_NUM_TASKS", "2"}, {"MASTER_ADDR", "m"}, {"MASTER_PORT", "77"}},
+     {{"SLURM_PROCID", "0"},
+      {"SLURM_STEP_NUM_TASKS", "2"},
+      {"MASTER_ADDR", "m"},
+      {"MASTER_PORT", "77"}},
      "slurm",
      0,
      2,
@@ -316,7 +329,10 @@ const Found kFound[] = {
      1,
      "tcp://m:77"},
     {"Kubernetes",
-     {{"JOB_COMPLETION_INDEX", "2"}, {"DDP_WORLD_SIZE", "3"}, {"MASTER_ADDR", "job-0.svc"}, {"MASTER_PORT", "29500"}},
+     {{"JOB_COMPLETION_INDEX", "2"},
+      {"DDP_WORLD_SIZE", "3"},
+      {"MASTER_ADDR", "job-0.svc"},
+      {"MASTER_PORT", "29500"}},
      "kubernetes",
      2,
      3,
@@ -324,7 +340,11 @@ const Found kFound[] = {
      1,
      "tcp://job-0.svc:29500"},
     {"plain variables",
-     {{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "h"}, {"MASTER_PORT", "1"}, {"LOCAL_RANK", "0"}},
+     {{"RANK", "0"},
+      {"WORLD_SIZE", "2"},
+      {"MASTER_ADDR", "h"},
+      {"MASTER_PORT", "1"},
+      {"LOCAL_RANK", "0"}},
      "variables",
      0,
      2,
@@ -332,7 +352,11 @@ const Found kFound[] = {
      1,
      "tcp://h:1"},
     {"DDP_STORE before MASTER_ADDR",
-     {{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "h"}, {"MASTER_PORT", "1"}, {"DDP_STORE", "tcp://other:2"}},
+     {{"RANK", "0"},
+      {"WORLD_SIZE", "2"},
+      {"MASTER_ADDR", "h"},
+      {"MASTER_PORT", "1"},
+      {"DDP_STORE", "tcp://other:2"}},
      "variables",
      0,
      2,
@@ -392,23 +416,47 @@ const Wrong kWrong[] = {
      {{"MASTER_ADDR", "h"}, {"MASTER_PORT", "29500"}},
      DDP_ERROR_INVALID_ARGUMENT,
      {"MASTER_ADDR is set", "RANK and WORLD_SIZE"}},
-    {"a store without a rank", {{"DDP_STORE", "tcp://h:1"}}, DDP_ERROR_INVALID_ARGUMENT, {"DDP_STORE is set", "RANK"}},
-    {"the shell of a job", {{"SLURM_JOB_ID", "7"}, {"SLURM_NTASKS", "2"}}, DDP_ERROR_NOT_FOUND, {"RANK"}},
-    {"no world", {{"DDP_RANK", "0"}}, DDP_ERROR_INVALID_ARGUMENT, {"DDP_RANK", "DDP_WORLD_SIZE is not set"}},
+    {"a store without a rank",
+     {{"DDP_STORE", "tcp://h:1"}},
+     DDP_ERROR_INVALID_ARGUMENT,
+     {"DDP_STORE is set", "RANK"}},
+    {"the shell of a job",
+     {{"SLURM_JOB_ID", "7"}, {"SLURM_NTASKS", "2"}},
+     DDP_ERROR_NOT_FOUND,
+     {"RANK"}},
+    {"no world",
+     {{"DDP_RANK", "0"}},
+     DDP_ERROR_INVALID_ARGUMENT,
+     {"DDP_RANK", "DDP_WORLD_SIZE is not set"}},
     {"no rank", {{"WORLD_SIZE", "2"}}, DDP_ERROR_INVALID_ARGUMENT, {"RANK is not set"}},
     {"torchrun without a rank",
      {{"TORCHELASTIC_RUN_ID", "x"}},
      DDP_ERROR_INVALID_ARGUMENT,
      {"torchrun", "RANK is not set"}},
-    {"rank is text", {{"RANK", "zero"}, {"WORLD_SIZE", "2"}}, DDP_ERROR_INVALID_ARGUMENT, {"RANK", "zero"}},
-    {"rank is negative", {{"RANK", "-1"}, {"WORLD_SIZE", "2"}}, DDP_ERROR_INVALID_ARGUMENT, {"RANK", "-1"}},
+    {"rank is text",
+     {{"RANK", "zero"}, {"WORLD_SIZE", "2"}},
+     DDP_ERROR_INVALID_ARGUMENT,
+     {"RANK", "zero"}},
+    {"rank is negative",
+     {{"RANK", "-1"}, {"WORLD_SIZE", "2"}},
+     DDP_ERROR_INVALID_ARGUMENT,
+     {"RANK", "-1"}},
     {"rank is too large",
      {{"RANK", "2"}, {"WORLD_SIZE", "2"}},
      DDP_ERROR_INVALID_ARGUMENT,
      {"RANK", "2", "WORLD_SIZE", "0 to 1"}},
-    {"world is 0", {{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "0"}}, DDP_ERROR_INVALID_ARGUMENT, {"SLURM_NTASKS", "0"}},
-    {"world is half a number", {{"PMI_RANK", "0"}, {"PMI_SIZE", "2x"}}, DDP_ERROR_INVALID_ARGUMENT, {"PMI_SIZE", "2x"}},
-    {"no address", {{"RANK", "0"}, {"WORLD_SIZE", "2"}}, DDP_ERROR_INVALID_ARGUMENT, {"MASTER_ADDR", "DDP_STORE"}},
+    {"world is 0",
+     {{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "0"}},
+     DDP_ERROR_INVALID_ARGUMENT,
+     {"SLURM_NTASKS", "0"}},
+    {"world is half a number",
+     {{"PMI_RANK", "0"}, {"PMI_SIZE", "2x"}},
+     DDP_ERROR_INVALID_ARGUMENT,
+     {"PMI_SIZE", "2x"}},
+    {"no address",
+     {{"RANK", "0"}, {"WORLD_SIZE", "2"}},
+     DDP_ERROR_INVALID_ARGUMENT,
+     {"MASTER_ADDR", "DDP_STORE"}},
     {"no port",
      {{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "h"}},
      DDP_ERROR_INVALID_ARGUMENT,
@@ -426,7 +474,9 @@ const Wrong kWrong[] = {
      DDP_ERROR_INVALID_ARGUMENT,
      {"MASTER_PORT"}},
     {"MPI on several hosts without an address",
-     {{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "4"}, {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}},
+     {{"OMPI_COMM_WORLD_RANK", "0"},
+      {"OMPI_COMM_WORLD_SIZE", "4"},
+      {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}},
      DDP_ERROR_INVALID_ARGUMENT,
      {"openmpi", "MASTER_ADDR"}},
     {"malformed node list",
@@ -440,12 +490,17 @@ const Wrong kWrong[] = {
     {"Kubernetes without a world",
      {{"JOB_COMPLETION_INDEX", "0"}},
      DDP_ERROR_INVALID_ARGUMENT,
-     {"JOB_COMPLETION_INDEX=0", "WORLD_SIZE", "completions", "MASTER_ADDR", "RANK=0 and WORLD_SIZE=1"}},
+     {"JOB_COMPLETION_INDEX=0", "WORLD_SIZE", "completions", "MASTER_ADDR",
+      "RANK=0 and WORLD_SIZE=1"}},
     {"Slurm's task beside ranks that another launcher started",
-     {{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "1"}, {"RANK", "1"}, {"WORLD_SIZE", "2"}, {"DDP_STORE", "tcp://h:1"}},
+     {{"SLURM_PROCID", "0"},
+      {"SLURM_NTASKS", "1"},
+      {"RANK", "1"},
+      {"WORLD_SIZE", "2"},
+      {"DDP_STORE", "tcp://h:1"}},
      DDP_ERROR_INVALID_ARGUMENT,
-     {"SLURM_PROCID is 0 where RANK is 1", "SLURM_NTASKS is 1 where WORLD_SIZE is 2", "unset RANK, WORLD_SIZE",
-      "unset SLURM_PROCID, SLURM_NTASKS"}},
+     {"SLURM_PROCID is 0 where RANK is 1", "SLURM_NTASKS is 1 where WORLD_SIZE is 2",
+      "unset RANK, WORLD_SIZE", "unset SLURM_PROCID, SLURM_NTASKS"}},
     {"a world beside Slurm's task",
      {{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "1"}, {"DDP_WORLD_SIZE", "2"}},
      DDP_ERROR_INVALID_ARGUMENT,
@@ -460,7 +515,10 @@ const Wrong kWrong[] = {
      DDP_ERROR_INVALID_ARGUMENT,
      {"DDP_WORLD_SIZE is 1 where WORLD_SIZE is 2", "unset DDP_RANK, DDP_WORLD_SIZE"}},
     {"mpirun beside variables of PyTorch",
-     {{"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "2"}, {"RANK", "0"}, {"WORLD_SIZE", "2"}},
+     {{"OMPI_COMM_WORLD_RANK", "1"},
+      {"OMPI_COMM_WORLD_SIZE", "2"},
+      {"RANK", "0"},
+      {"WORLD_SIZE", "2"}},
      DDP_ERROR_INVALID_ARGUMENT,
      {"OMPI_COMM_WORLD_RANK is 1 where RANK is 0"}},
     {"two local ranks",
@@ -472,7 +530,10 @@ const Wrong kWrong[] = {
      DDP_ERROR_INVALID_ARGUMENT,
      {"SLURM_PROCID is 0 where PMIX_RANK is 1"}},
     {"sbatch without srun",
-     {{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "4"}, {"SLURM_JOB_NODELIST", "n[1-2]"}, {"SLURM_JOB_NUM_NODES", "2"}},
+     {{"SLURM_PROCID", "0"},
+      {"SLURM_NTASKS", "4"},
+      {"SLURM_JOB_NODELIST", "n[1-2]"},
+      {"SLURM_JOB_NUM_NODES", "2"}},
      DDP_ERROR_INVALID_ARGUMENT,
      {"SLURM_NTASKS is 4", "srun did not start this process", "SLURM_PROCID"}},
     {"sbatch on two nodes without srun",
@@ -484,11 +545,18 @@ const Wrong kWrong[] = {
      DDP_ERROR_NOT_FOUND,
      {"RANK", "srun"}},
     {"local rank too large",
-     {{"RANK", "0"}, {"WORLD_SIZE", "4"}, {"LOCAL_RANK", "2"}, {"LOCAL_WORLD_SIZE", "2"}, {"DDP_STORE", "tcp://h:1"}},
+     {{"RANK", "0"},
+      {"WORLD_SIZE", "4"},
+      {"LOCAL_RANK", "2"},
+      {"LOCAL_WORLD_SIZE", "2"},
+      {"DDP_STORE", "tcp://h:1"}},
      DDP_ERROR_INVALID_ARGUMENT,
      {"local rank 2 of 2"}},
     {"unknown host of the store",
-     {{"RANK", "0"}, {"WORLD_SIZE", "4"}, {"DDP_STORE", "tcp://h:1"}, {"DDP_STORE_HOSTED", "rank1"}},
+     {{"RANK", "0"},
+      {"WORLD_SIZE", "4"},
+      {"DDP_STORE", "tcp://h:1"},
+      {"DDP_STORE_HOSTED", "rank1"}},
      DDP_ERROR_INVALID_ARGUMENT,
      {"DDP_STORE_HOSTED", "rank1"}},
     {"restart is text",
@@ -506,7 +574,8 @@ TEST(Environment, TimeoutOfGroups) {
     EXPECT_EQ(with("1"), 1);
     EXPECT_EQ(with("86400000"), 86'400'000);
     for (const char* bad : {"0", "-1", "1.5", "10s", " 1", "99999999999999999999"})
-        testing::expect_error(DDP_ERROR_INVALID_ARGUMENT, {"DDP_TIMEOUT_MS", bad}, [&] { with(bad); });
+        testing::expect_error(DDP_ERROR_INVALID_ARGUMENT, {"DDP_TIMEOUT_MS", bad},
+                              [&] { with(bad); });
 }
 
 TEST(Environment, ElasticJobs) {
@@ -521,9 +590,11 @@ TEST(Environment, ElasticJobs) {
     EXPECT_EQ(with("DDP_ELASTIC_MIN_WORLD", "2").min_world, 2);
     EXPECT_EQ(with("DDP_ELASTIC_MAX_WORLD", "4").max_world, 4);
     EXPECT_EQ(with("DDP_ELASTIC_FIRST_WORLD", "6").first_world, 6);
-    for (const char* name : {"DDP_ELASTIC_MIN_WORLD", "DDP_ELASTIC_MAX_WORLD", "DDP_ELASTIC_FIRST_WORLD"})
+    for (const char* name :
+         {"DDP_ELASTIC_MIN_WORLD", "DDP_ELASTIC_MAX_WORLD", "DDP_ELASTIC_FIRST_WORLD"})
         for (const char* bad : {"0", "-1", "two", "2147483648"})
-            testing::expect_error(DDP_ERROR_INVALID_ARGUMENT, {name, bad}, [&] { with(name, bad); });
+            testing::expect_error(DDP_ERROR_INVALID_ARGUMENT, {name, bad},
+                                  [&] { with(name, bad); });
 }
 
 TEST(Environment, EveryMistakeNamesItsVariable) {
@@ -540,21 +611,27 @@ TEST(Environment, TheLauncherTellsJobsApart) {
         return discover(variables).id;
     };
     EXPECT_EQ(id("RANK", {}), "");
-    EXPECT_EQ(id("DDP_RANK", {{"DDP_WORLD_SIZE", "2"}, {"TORCHELASTIC_RUN_ID", "7"}, {"SLURM_JOB_ID", "1"}}), "");
-    EXPECT_EQ(id("RANK", {{"TORCHELASTIC_RUN_ID", "7"}, {"SLURM_JOB_ID", "1"}}), "TORCHELASTIC_RUN_ID=7\n");
-    EXPECT_EQ(id("SLURM_PROCID", {{"SLURM_STEP_NUM_TASKS", "2"}, {"SLURM_JOB_ID", "1"}, {"SLURM_STEP_ID", "3"}}),
+    EXPECT_EQ(id("DDP_RANK",
+                 {{"DDP_WORLD_SIZE", "2"}, {"TORCHELASTIC_RUN_ID", "7"}, {"SLURM_JOB_ID", "1"}}),
+              "");
+    EXPECT_EQ(id("RANK", {{"TORCHELASTIC_RUN_ID", "7"}, {"SLURM_JOB_ID", "1"}}),
+              "TORCHELASTIC_RUN_ID=7\n");
+    EXPECT_EQ(id("SLURM_PROCID",
+                 {{"SLURM_STEP_NUM_TASKS", "2"}, {"SLURM_JOB_ID", "1"}, {"SLURM_STEP_ID", "3"}}),
               "SLURM_JOB_ID=1\nSLURM_STEP_ID=3\n");
-    EXPECT_EQ(
-        id("OMPI_COMM_WORLD_RANK", {{"OMPI_COMM_WORLD_SIZE", "2"}, {"PMIX_NAMESPACE", "5"}, {"SLURM_JOB_ID", "1"}}),
-        "PMIX_NAMESPACE=5\n");
+    EXPECT_EQ(id("OMPI_COMM_WORLD_RANK",
+                 {{"OMPI_COMM_WORLD_SIZE", "2"}, {"PMIX_NAMESPACE", "5"}, {"SLURM_JOB_ID", "1"}}),
+              "PMIX_NAMESPACE=5\n");
 }
 
 TEST(Environment, AJobThatIsSmallerThanTheOneAroundItSaysSo) {
-    Variables variables = {{"TORCHELASTIC_RUN_ID", "x"},  {"RANK", "0"},         {"WORLD_SIZE", "2"},
-                           {"SLURM_STEP_NUM_TASKS", "4"}, {"SLURM_PROCID", "3"}, {"MASTER_ADDR", "h"},
-                           {"MASTER_PORT", "29500"},      {"SLURM_NTASKS", "4"}};
+    Variables variables = {{"TORCHELASTIC_RUN_ID", "x"}, {"RANK", "0"},
+                           {"WORLD_SIZE", "2"},          {"SLURM_STEP_NUM_TASKS", "4"},
+                           {"SLURM_PROCID", "3"},        {"MASTER_ADDR", "h"},
+                           {"MASTER_PORT", "29500"},     {"SLURM_NTASKS", "4"}};
     const std::string doubt = discover(variables).doubt;
-    for (const char* part : {"'torchrun'", "2 rank(s)", "4 tasks of 'slurm'", "SLURM_STEP_NUM_TASKS"})
+    for (const char* part :
+         {"'torchrun'", "2 rank(s)", "4 tasks of 'slurm'", "SLURM_STEP_NUM_TASKS"})
         EXPECT_NE(doubt.find(part), std::string::npos) << doubt;
     variables["WORLD_SIZE"] = "4";
     EXPECT_EQ(discover(variables).doubt, "");
@@ -583,8 +660,10 @@ TEST(Environment, HostedByTheLauncherAndRestarted) {
 }
 
 TEST(Environment, DerivedPortsAgreeInAJobAndDifferBetweenJobs) {
-    Variables one = {
-        {"SLURM_PROCID", "0"}, {"SLURM_STEP_NUM_TASKS", "2"}, {"SLURM_JOB_NODELIST", "a,b"}, {"SLURM_JOB_ID", "100"}};
+    Variables one = {{"SLURM_PROCID", "0"},
+                     {"SLURM_STEP_NUM_TASKS", "2"},
+                     {"SLURM_JOB_NODELIST", "a,b"},
+                     {"SLURM_JOB_ID", "100"}};
     Variables same = one;
     same["SLURM_PROCID"] = "1";
     Variables other = one;

@@ -42,7 +42,8 @@ private:
 };
 
 // Runs this in a process of its own, which has a record of its own.
-void in_process(const std::string& folder, const std::function<void()>& body, const char* events = "64") {
+void in_process(const std::string& folder, const std::function<void()>& body,
+                const char* events = "64") {
     const pid_t child = fork();
     ASSERT_GE(child, 0);
     if (child == 0) {
@@ -74,7 +75,8 @@ void write_everything() {
     context.plan({{0}, {1, 2}});
     announced[1] = 6;
     group.write({.kind = EventKind::kJoined});
-    group.write({.kind = EventKind::kOperationBegin, .step = 5, .bucket = 1, .bytes = 400, .sequence = 9});
+    group.write(
+        {.kind = EventKind::kOperationBegin, .step = 5, .bucket = 1, .bytes = 400, .sequence = 9});
     context.write({.kind = EventKind::kStepBegin, .step = 5});
     PeerFact* peers = group.peers({0, 2, 2});
     peers[1].arrived = 10;
@@ -141,7 +143,8 @@ TEST(Format, TheNewestEventsTakeThePlaceOfTheOldest) {
     const Folder folder;
     in_process(folder.path(), [] {
         const Recorder group = Recorder::of_group(0, 2, "a", "a", "shm");
-        for (int i = 0; i < 1000; ++i) group.write({.kind = EventKind::kOperationBegin, .sequence = i});
+        for (int i = 0; i < 1000; ++i)
+            group.write({.kind = EventKind::kOperationBegin, .sequence = i});
     });
     const ProcessRecord record = read_one(folder.path());
     ASSERT_EQ(record.events.size(), 64u);
@@ -160,7 +163,8 @@ TEST(Format, ThreadsWriteAtTheSameTime) {
             for (int thread = 0; thread < 4; ++thread)
                 threads.emplace_back([&group, thread] {
                     for (int i = 0; i < 500; ++i)
-                        group.write({.kind = EventKind::kOperationBegin, .sequence = i, .param = thread});
+                        group.write(
+                            {.kind = EventKind::kOperationBegin, .sequence = i, .param = thread});
                 });
             for (auto& thread : threads) thread.join();
         },
@@ -168,7 +172,8 @@ TEST(Format, ThreadsWriteAtTheSameTime) {
     const ProcessRecord record = read_one(folder.path());
     EXPECT_EQ(record.events.size(), 2000u);
     std::vector<std::int64_t> next(4, 0);
-    for (const Event& event : record.events) EXPECT_EQ(event.sequence, next[static_cast<std::size_t>(event.param)]++);
+    for (const Event& event : record.events)
+        EXPECT_EQ(event.sequence, next[static_cast<std::size_t>(event.param)]++);
 }
 
 TEST(Format, AProcessAfterAForkHasARecordOfItsOwn) {
@@ -295,7 +300,8 @@ std::string bytes_of_a_record() {
     const Folder folder;
     in_process(folder.path(), write_everything);
     std::string path;
-    for (const auto& entry : std::filesystem::directory_iterator(folder.path())) path = entry.path();
+    for (const auto& entry : std::filesystem::directory_iterator(folder.path()))
+        path = entry.path();
     std::ifstream file(path, std::ios::binary);
     return {std::istreambuf_iterator<char>(file), {}};
 }
@@ -340,7 +346,8 @@ TEST(Damage, OfAFileThatIsEmptyIsNone) {
 
 TEST(Damage, OfATruncatedFile) {
     const std::string whole = bytes_of_a_record();
-    for (std::size_t size = 0; size < whole.size(); size += 97) read(std::string_view(whole).substr(0, size));
+    for (std::size_t size = 0; size < whole.size(); size += 97)
+        read(std::string_view(whole).substr(0, size));
 }
 
 TEST(Damage, AtRandom) {
@@ -353,7 +360,8 @@ TEST(Damage, AtRandom) {
     for (int round = 0; round < 3000; ++round) {
         std::string bytes = whole;
         for (unsigned damage = 1 + random() % 6; damage > 0; --damage)
-            bytes[used[random() % used.size()]] = static_cast<char>(random() % 3 == 0 ? 0xff : random());
+            bytes[used[random() % used.size()]] =
+                static_cast<char>(random() % 3 == 0 ? 0xff : random());
         read(bytes);
     }
 }
@@ -401,7 +409,8 @@ TEST(Sights, AreNotWrittenThroughALink) {
 TEST(Sights, AreReadAsTheyWereWritten) {
     const Folder folder;
     EXPECT_TRUE(read_sights(folder.path()).empty());
-    add_sight(folder.path(), {2, Sight::Kind::kKilled, "was killed by signal 9 (SIGKILL)", "MemoryError: 3", 5});
+    add_sight(folder.path(),
+              {2, Sight::Kind::kKilled, "was killed by signal 9 (SIGKILL)", "MemoryError: 3", 5});
     add_sight(folder.path(), {0, Sight::Kind::kStopped, "was stopped"});
     const auto sights = read_sights(folder.path());
     ASSERT_EQ(sights.size(), 2u);

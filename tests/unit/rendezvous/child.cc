@@ -1,4 +1,5 @@
-// The process that the tests kill: opens a store, does one thing, says so, and sleeps until it is killed.
+// The process that the tests kill: opens a store, does one thing, says so, and sleeps until it is
+// killed.
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -19,11 +20,13 @@ namespace {
 
 volatile std::sig_atomic_t ended = 0;
 
-// Registered first, it runs after the exit handlers of all libraries, until it is asked for its end.
+// Registered first, it runs after the exit handlers of all libraries, until it is asked for its
+// end.
 void linger() {
     std::printf("late\n");
     std::fflush(stdout);
-    for (int i = 0; i < 5000 && !ended; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    for (int i = 0; i < 5000 && !ended; ++i)
+        std::this_thread::sleep_for(std::chrono::milliseconds(2));
 }
 
 }  // namespace

@@ -23,15 +23,16 @@ namespace {
 
 constexpr const char* kServer = "/usr/bin/etcd";
 
-// etcd waits for its disk at every write, and a disk that is busy with what was just compiled may take seconds for one. So the data is in
-// memory where there is room.
+// etcd waits for its disk at every write, and a disk that is busy with what was just compiled may
+// take seconds for one. So the data is in memory where there is room.
 std::unique_ptr<TempPath> data_folder() {
     constexpr std::uintmax_t kEnough = std::uintmax_t{1} << 30;
     const char* memory = "/dev/shm";
     std::error_code error;
     const bool is_there = std::filesystem::space(memory, error).available >= kEnough && !error;
     // Without "ddp" in its name: that is how tests of leaks know what libddp has left.
-    if (is_there && access(memory, W_OK) == 0) return std::make_unique<TempPath>(str(memory, "/etcd-test-"));
+    if (is_there && access(memory, W_OK) == 0)
+        return std::make_unique<TempPath>(str(memory, "/etcd-test-"));
     return std::make_unique<TempPath>();
 }
 
@@ -61,11 +62,13 @@ std::string after(const std::string& uri, const std::string& mark) {
 bool has_etcd() {
     static const bool has = [] {
         if (access(kServer, X_OK) != 0) {
-            std::printf("%s is not there (etcd-server): the store on etcd is not tested\n", kServer);
+            std::printf("%s is not there (etcd-server): the store on etcd is not tested\n",
+                        kServer);
             return false;
         }
         const ErrorInfo error = error_of([] { HttpClient({}); });
-        if (!error.ok()) std::printf("the store on etcd is not tested: %s\n", error.message.c_str());
+        if (!error.ok())
+            std::printf("the store on etcd is not tested: %s\n", error.message.c_str());
         return error.ok();
     }();
     return has;
@@ -95,28 +98,36 @@ int run_program(const std::vector<std::string>& arguments, std::string* output) 
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-EtcdCluster::EtcdCluster(int members, const Tls& tls) : tls_(!tls.key.empty()), authority_(tls.authority) {
+EtcdCluster::EtcdCluster(int members, const Tls& tls)
+    : tls_(!tls.key.empty()), authority_(tls.authority) {
     std::string all;
     for (int i = 0; i < members; ++i) {
-        members_.push_back({std::make_unique<HeldPort>(), std::make_unique<HeldPort>(), data_folder()});
+        members_.push_back(
+            {std::make_unique<HeldPort>(), std::make_unique<HeldPort>(), data_folder()});
         all += str(i == 0 ? "" : ",", "m", i, "=http://", after(members_.back().peer->uri(), "//"));
     }
-    for (int i = 0; i < members; ++i) start(members_[static_cast<std::size_t>(i)], str("m", i), all, tls);
-    if (!eventually([&] { return control({"endpoint", "health"}); })) throw std::runtime_error("etcd does not start");
+    for (int i = 0; i < members; ++i)
+        start(members_[static_cast<std::size_t>(i)], str("m", i), all, tls);
+    if (!eventually([&] { return control({"endpoint", "health"}); }))
+        throw std::runtime_error("etcd does not start");
 }
 
-void EtcdCluster::start(Member& member, const std::string& name, const std::string& all, const Tls& tls) {
-    const std::string client = str(tls_ ? "https://" : "http://", after(member.client->uri(), "//"));
+void EtcdCluster::start(Member& member, const std::string& name, const std::string& all,
+                        const Tls& tls) {
+    const std::string client =
+        str(tls_ ? "https://" : "http://", after(member.client->uri(), "//"));
     const std::string peer = str("http://", after(member.peer->uri(), "//"));
-    std::vector<std::string> arguments = {kServer, "--name", name, "--data-dir", member.folder->file(),
-                                          "--listen-client-urls", client, "--advertise-client-urls", client,
-                                          "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer,
-                                          "--initial-cluster", all, "--logger", "zap", "--log-outputs", "stderr",
-                                          // A lease can then be as short as a second.
-                                          "--heartbeat-interval", "50", "--election-timeout", "500",
-                                          // Tokens end while a test still needs them.
-                                          "--auth-token-ttl", "1"};
-    if (tls_) arguments.insert(arguments.end(), {"--cert-file", tls.certificate, "--key-file", tls.key});
+    std::vector<std::string> arguments = {
+        kServer, "--name", name, "--data-dir", member.folder->file(), "--listen-client-urls",
+        client, "--advertise-client-urls", client, "--listen-peer-urls", peer,
+        "--initial-advertise-peer-urls", peer, "--initial-cluster", all, "--logger", "zap",
+        "--log-outputs", "stderr",
+        // A lease can then be as short as a second.
+        "--heartbeat-interval", "50", "--election-timeout", "500",
+        // Tokens end while a test still needs them.
+        "--auth-token-ttl", "1"};
+    if (tls_)
+        arguments.insert(arguments.end(), {"--cert-file", tls.certificate, "--key-file", tls.key});
     const std::string log = member.folder->file() + ".log";
     const int output = ::open(log.c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
     member.process = spawn(arguments, output);
@@ -148,7 +159,8 @@ void EtcdCluster::go_on(int member) const {
 
 std::string EtcdCluster::endpoints() const {
     std::string all;
-    for (const auto& member : members_) all += str(all.empty() ? "" : ",", after(member.client->uri(), "//"));
+    for (const auto& member : members_)
+        all += str(all.empty() ? "" : ",", after(member.client->uri(), "//"));
     return all;
 }
 
@@ -162,10 +174,16 @@ int EtcdCluster::leader() const {
         std::string said;
         const std::string endpoint = after(members_[i].client->uri(), "//");
         if (members_[i].process > 0 &&
-            run_program({"etcdctl", "--endpoints", endpoint, "endpoint", "status", "-w", "fields"}, &said) == 0) {
-            const auto value = [&](const std::string& name) { return said.substr(said.find(name) + name.size(), 22); };
-            const auto digits = [](const std::string& text) { return text.substr(0, text.find('\n')); };
-            if (digits(value("\"MemberID\" : ")) == digits(value("\"Leader\" : "))) return static_cast<int>(i);
+            run_program({"etcdctl", "--endpoints", endpoint, "endpoint", "status", "-w", "fields"},
+                        &said) == 0) {
+            const auto value = [&](const std::string& name) {
+                return said.substr(said.find(name) + name.size(), 22);
+            };
+            const auto digits = [](const std::string& text) {
+                return text.substr(0, text.find('\n'));
+            };
+            if (digits(value("\"MemberID\" : ")) == digits(value("\"Leader\" : ")))
+                return static_cast<int>(i);
         }
     }
     return 0;

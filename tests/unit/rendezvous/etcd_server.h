@@ -48,7 +48,8 @@ private:
     std::string authority_;
 };
 
-// Runs a program to its end; its exit status, or -1 after kLongMs. output: what it printed, if wanted.
+// Runs a program to its end; its exit status, or -1 after kLongMs. output: what it printed, if
+// wanted.
 int run_program(const std::vector<std::string>& arguments, std::string* output = nullptr);
 
 }  // namespace libddp::testing

@@ -1,4 +1,5 @@
-// Particulars of the store on etcd: servers that die, TLS, users, and keys that are left in etcd. Skipped without etcd.
+// Particulars of the store on etcd: servers that die, TLS, users, and keys that are left in etcd.
+// Skipped without etcd.
 #include <atomic>
 #include <cstdlib>
 #include <future>
@@ -23,9 +24,10 @@ protected:
 // The keys of libddp that the cluster holds.
 std::string keys_of(const EtcdCluster& cluster) {
     std::string keys;
-    EXPECT_EQ(
-        run_program({"etcdctl", "--endpoints", cluster.endpoints(), "get", "--prefix", "/ddp/", "--keys-only"}, &keys),
-        0);
+    EXPECT_EQ(run_program({"etcdctl", "--endpoints", cluster.endpoints(), "get", "--prefix",
+                           "/ddp/", "--keys-only"},
+                          &keys),
+              0);
     return keys;
 }
 
@@ -75,7 +77,8 @@ void expect_exact_sums(const std::string& uri, const std::function<void()>& happ
     } at_end{go_on, *a, *b};
     const auto wait_for_more = [&] {
         const std::int64_t wanted = added + 6;
-        for (const auto bound = Deadline::after_ms(with_slack(30'000)); added < wanted && !bound.expired();)
+        for (const auto bound = Deadline::after_ms(with_slack(30'000));
+             added < wanted && !bound.expired();)
             std::this_thread::sleep_for(std::chrono::milliseconds(10));
     };
     wait_for_more();
@@ -128,7 +131,8 @@ TEST_F(Etcd, WithoutServersTheStoreIsLost) {
     auto store = open(cluster.uri());
     std::promise<std::string> lost;
     store->watch_connection([&](const std::string& reason, bool) { lost.set_value(reason); });
-    auto waiting = std::async(std::launch::async, [&] { return error_of([&] { store->get("never", 60'000); }).code; });
+    auto waiting = std::async(std::launch::async,
+                              [&] { return error_of([&] { store->get("never", 60'000); }).code; });
     cluster.kill(0);
     auto reason = lost.get_future();
     ASSERT_EQ(reason.wait_for(std::chrono::milliseconds(kLongMs)), std::future_status::ready);
@@ -145,9 +149,11 @@ TEST_F(Etcd, HistoryThatEtcdHasDroppedIsNotMissed) {
     auto b = open(uri);
     a->set("k", "v");
     EXPECT_EQ(b->get("k"), "v");
-    for (int i = 0; i < 5; ++i) ASSERT_TRUE(cluster.control({"put", "somebody else's", std::to_string(i)}));
+    for (int i = 0; i < 5; ++i)
+        ASSERT_TRUE(cluster.control({"put", "somebody else's", std::to_string(i)}));
     EtcdClient client(parse_store_uri(uri).etcd.value(), uri);
-    const std::int64_t revision = client.read({"k", ""}, 0, 0, Deadline::after_ms(kLongMs)).revision;
+    const std::int64_t revision =
+        client.read({"k", ""}, 0, 0, Deadline::after_ms(kLongMs)).revision;
     ASSERT_TRUE(cluster.control({"compaction", std::to_string(revision)}));
     cluster.kill(0);
     a->set("later", "seen");
@@ -235,11 +241,13 @@ TEST_F(Etcd, UsersAndPasswords) {
     ASSERT_TRUE(cluster.control({"user", "grant-role", "root", "root"}));
     ASSERT_TRUE(cluster.control({"user", "add", "job:its password"}));
     ASSERT_TRUE(cluster.control({"role", "add", "jobs"}));
-    ASSERT_TRUE(cluster.control({"role", "grant-permission", "jobs", "--prefix=true", "readwrite", "/ddp/test/"}));
+    ASSERT_TRUE(cluster.control(
+        {"role", "grant-permission", "jobs", "--prefix=true", "readwrite", "/ddp/test/"}));
     ASSERT_TRUE(cluster.control({"user", "grant-role", "job", "jobs"}));
     {
         Variables early("job", "its password");
-        expect_error(DDP_ERROR_PERMISSION_DENIED, {"authentication is not enabled"}, [&] { open(cluster.uri()); });
+        expect_error(DDP_ERROR_PERMISSION_DENIED, {"authentication is not enabled"},
+                     [&] { open(cluster.uri()); });
     }
     ASSERT_TRUE(cluster.control({"auth", "enable"}));
     expect_error(DDP_ERROR_PERMISSION_DENIED, {"DDP_ETCD_USER"}, [&] { open(cluster.uri()); });
@@ -256,7 +264,8 @@ TEST_F(Etcd, UsersAndPasswords) {
     a->set("k", "v");
     EXPECT_EQ(b->get("k"), "v");
     a->set_will("left", "yes");
-    std::this_thread::sleep_for(std::chrono::milliseconds(4000));  // longer than the lease and tokens
+    // longer than the lease and tokens
+    std::this_thread::sleep_for(std::chrono::milliseconds(4000));
     EXPECT_FALSE(b->check({"left"}));
     a.reset();
     EXPECT_EQ(b->get("left", kLongMs), "yes");
@@ -273,11 +282,11 @@ TEST_F(Etcd, Tls) {
         ASSERT_EQ(run_program(arguments, &said), 0) << said;
     };
     const std::string authority = path + "-ca.pem";
-    make({"req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=test authority", "-keyout",
-          path + "-ca.key", "-out", authority});
-    make({"req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=etcd", "-addext",
-          "subjectAltName=IP:127.0.0.1", "-CA", authority, "-CAkey", path + "-ca.key", "-keyout", path + ".key", "-out",
-          path + ".pem"});
+    make({"req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj",
+          "/CN=test authority", "-keyout", path + "-ca.key", "-out", authority});
+    make({"req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=etcd",
+          "-addext", "subjectAltName=IP:127.0.0.1", "-CA", authority, "-CAkey", path + "-ca.key",
+          "-keyout", path + ".key", "-out", path + ".pem"});
     if (HasFatalFailure()) {  // openssl 3.0 knows no -CA for req
         return;
     }
@@ -298,20 +307,22 @@ TEST_F(Etcd, OtherMachinesNeedTls) {
 }
 
 TEST_F(Etcd, ItHasNoServerInLibddp) {
-    expect_error(DDP_ERROR_INVALID_ARGUMENT, {"is_server"}, [&] { open("etcd://127.0.0.1:1/job", true); });
+    expect_error(DDP_ERROR_INVALID_ARGUMENT, {"is_server"},
+                 [&] { open("etcd://127.0.0.1:1/job", true); });
 }
 
 TEST_F(Etcd, NobodyListens) {
     HeldPort port;
     const std::string uri = "etcd" + port.uri().substr(3) + "/job";
     const auto start = std::chrono::steady_clock::now();
-    expect_error(DDP_ERROR_UNAVAILABLE, {uri, "was not reached"}, [&] { open(uri, false, "", 300); });
+    expect_error(DDP_ERROR_UNAVAILABLE, {uri, "was not reached"},
+                 [&] { open(uri, false, "", 300); });
     EXPECT_LT(elapsed_ms(start), with_slack(2000));
 }
 
 TEST(EtcdJson, Base64) {
-    for (std::string bytes :
-         {std::string(), std::string("a"), std::string("ab"), std::string("abc"), std::string("\0\xff\x80\0", 4)})
+    for (std::string bytes : {std::string(), std::string("a"), std::string("ab"),
+                              std::string("abc"), std::string("\0\xff\x80\0", 4)})
         EXPECT_EQ(etcd_json::from_base64(etcd_json::to_base64(bytes)), bytes);
     EXPECT_EQ(etcd_json::to_base64("any carnal pleas"), "YW55IGNhcm5hbCBwbGVhcw==");
     for (const char* wrong : {"a", "ab=c", "====", "a===", "ab c"})
@@ -319,11 +330,13 @@ TEST(EtcdJson, Base64) {
 }
 
 TEST(EtcdJson, AnswersOfSomethingElse) {
-    for (const char* wrong :
-         {"", "[]", "null", "{", R"({"kvs":1})", R"({"kvs":[{"key":"?"}]})", R"({"header":{"revision":"x"}})"})
+    for (const char* wrong : {"", "[]", "null", "{", R"({"kvs":1})", R"({"kvs":[{"key":"?"}]})",
+                              R"({"header":{"revision":"x"}})"})
         EXPECT_EQ(error_of([&] { etcd_json::decode_read(wrong); }).code, DDP_ERROR_IO) << wrong;
-    EXPECT_EQ(error_of([&] { etcd_json::decode_commit(R"({"responses":{}})"); }).code, DDP_ERROR_IO);
-    EXPECT_EQ(error_of([&] { etcd_json::decode_news(R"({"result":{"events":7}})"); }).code, DDP_ERROR_IO);
+    EXPECT_EQ(error_of([&] { etcd_json::decode_commit(R"({"responses":{}})"); }).code,
+              DDP_ERROR_IO);
+    EXPECT_EQ(error_of([&] { etcd_json::decode_news(R"({"result":{"events":7}})"); }).code,
+              DDP_ERROR_IO);
     EXPECT_TRUE(etcd_json::decode_news(R"({"error":{"message":"gone"}})").canceled);
 }
 

@@ -41,7 +41,8 @@ TEST(File, AFenceOutlivesTheContentsAndItsParticipants) {
         auto store = open(path.uri());
         store->set("k", "v");
         EXPECT_EQ(store->raise_fence(5), 5);
-        for (int i = 0; i < 300; ++i) store->set("k", std::string(100'000, 'v'));  // compacts the log
+        // compacts the log
+        for (int i = 0; i < 300; ++i) store->set("k", std::string(100'000, 'v'));
         EXPECT_EQ(store->raise_fence(0), 5);
     }
     ASSERT_TRUE(std::filesystem::exists(path.file()));
@@ -86,7 +87,8 @@ TEST(File, AStaleFileIsStartedAfresh) {
 TEST(File, AForeignFileIsLeftAlone) {
     TempPath path;
     std::ofstream(path.file()) << "somebody's thesis";
-    expect_error(DDP_ERROR_INVALID_ARGUMENT, {path.file(), "not a libddp store file"}, [&] { open(path.uri()); });
+    expect_error(DDP_ERROR_INVALID_ARGUMENT, {path.file(), "not a libddp store file"},
+                 [&] { open(path.uri()); });
     std::ifstream in(path.file());
     std::stringstream text;
     text << in.rdbuf();
@@ -95,7 +97,8 @@ TEST(File, AForeignFileIsLeftAlone) {
 
 TEST(File, PathsThatCannotBe) {
     TempPath path;
-    expect_error(DDP_ERROR_IO, {"/no/such/folder/store"}, [] { open("file:///no/such/folder/store"); });
+    expect_error(DDP_ERROR_IO, {"/no/such/folder/store"},
+                 [] { open("file:///no/such/folder/store"); });
     std::filesystem::create_directory(path.file());
     EXPECT_NE(error_of([&] { open(path.uri()); }).code, DDP_OK);
     std::filesystem::remove(path.file());
@@ -121,7 +124,8 @@ TEST(File, AFileThatOthersMayOpenIsRefused) {
     std::ofstream(path.file()) << "";
     const auto refuse = [&](mode_t mode, const std::string& fault) {
         ASSERT_EQ(chmod(path.file().c_str(), mode), 0);
-        expect_error(DDP_ERROR_PERMISSION_DENIED, {path.file(), fault, "chmod 600"}, [&] { open(path.uri()); });
+        expect_error(DDP_ERROR_PERMISSION_DENIED, {path.file(), fault, "chmod 600"},
+                     [&] { open(path.uri()); });
         EXPECT_EQ(std::filesystem::file_size(path.file()), 0u);
     };
     refuse(0666, "open to other users");
@@ -132,7 +136,8 @@ TEST(File, AFileThatOthersMayOpenIsRefused) {
     store->set("k", "v");
     // Also one that ranks use already.
     ASSERT_EQ(chmod(path.file().c_str(), 0640), 0);
-    expect_error(DDP_ERROR_PERMISSION_DENIED, {path.file(), "open to its group"}, [&] { open(path.uri()); });
+    expect_error(DDP_ERROR_PERMISSION_DENIED, {path.file(), "open to its group"},
+                 [&] { open(path.uri()); });
     ASSERT_EQ(chmod(path.file().c_str(), 0600), 0);
     EXPECT_EQ(open(path.uri())->get("k"), "v");
 }
@@ -143,7 +148,8 @@ TEST(File, AFileOfAnotherUserIsRefused) {
     std::ofstream(path.file()) << "";
     ASSERT_EQ(chmod(path.file().c_str(), 0600), 0);
     ASSERT_EQ(chown(path.file().c_str(), 4711, 4711), 0);
-    expect_error(DDP_ERROR_PERMISSION_DENIED, {path.file(), "another user (uid 4711)", "name another file"},
+    expect_error(DDP_ERROR_PERMISSION_DENIED,
+                 {path.file(), "another user (uid 4711)", "name another file"},
                  [&] { open(path.uri()); });
     EXPECT_EQ(std::filesystem::file_size(path.file()), 0u);
 }
@@ -173,11 +179,13 @@ TEST(File, ADamagedFileIsAnErrorAndNotAHang) {
 // Numbers in a header or a record that nobody wrote in good order.
 TEST(File, NumbersThatCannotBeAreDamage) {
     TempPath path;
-    const FileLog other(path.file(), Deadline::after_ms(5000));  // so that the file is not begun afresh
+    // so that the file is not begun afresh
+    const FileLog other(path.file(), Deadline::after_ms(5000));
     const auto join_with = [&](std::uint64_t start, std::uint64_t end, std::uint64_t next_owner) {
         ByteWriter header;
         header.raw("ddpfile3");
-        for (const std::uint64_t number : {start, end, std::uint64_t{2}, next_owner}) header.u64(number);
+        for (const std::uint64_t number : {start, end, std::uint64_t{2}, next_owner})
+            header.u64(number);
         std::fstream(path.file(), std::ios::in | std::ios::out | std::ios::binary) << header.take();
         return error_of([&] { FileLog(path.file(), Deadline::after_ms(5000)); }).code;
     };
@@ -237,7 +245,8 @@ TEST(File, ALimitOfFileSizesIsAnError) {
         sigset_t pending;
         pthread_sigmask(SIG_SETMASK, nullptr, &mask);
         sigpending(&pending);
-        const bool as_before = action.sa_handler == (ignored ? SIG_IGN : SIG_DFL) && sigismember(&mask, SIGXFSZ) == 0 &&
+        const bool as_before = action.sa_handler == (ignored ? SIG_IGN : SIG_DFL) &&
+                               sigismember(&mask, SIGXFSZ) == 0 &&
                                sigismember(&pending, SIGXFSZ) == 0;
         // The value that did not fit is not there, and all else goes on.
         const bool goes_on = !store->check({"large"}) && store->get("small") == "value";
@@ -245,7 +254,8 @@ TEST(File, ALimitOfFileSizesIsAnError) {
         std::fprintf(stderr, "%s\n", error.message.c_str());
         _exit(error.code == DDP_ERROR_IO && named && as_before && goes_on ? 0 : 1);
     };
-    for (const bool ignored : {false, true}) EXPECT_EXIT(write_beyond(ignored), ::testing::ExitedWithCode(0), "ulimit");
+    for (const bool ignored : {false, true})
+        EXPECT_EXIT(write_beyond(ignored), ::testing::ExitedWithCode(0), "ulimit");
 }
 
 TEST(File, AStoppedHolderOfTheLockDoesNotHangTheOthers) {
@@ -257,7 +267,8 @@ TEST(File, AStoppedHolderOfTheLockDoesNotHangTheOthers) {
     ASSERT_TRUE(other.lock(Deadline::after_ms(kLongMs), never));
     auto start = std::chrono::steady_clock::now();
     expect_error(DDP_ERROR_TIMEOUT, {path.file(), "locked"}, [&] { store->set("k", "v"); });
-    expect_error(DDP_ERROR_TIMEOUT, {path.file(), "locked"}, [&] { open(path.uri(), false, "", 200); });
+    expect_error(DDP_ERROR_TIMEOUT, {path.file(), "locked"},
+                 [&] { open(path.uri(), false, "", 200); });
     EXPECT_LT(elapsed_ms(start), with_slack(3000));
     start = std::chrono::steady_clock::now();
     store.reset();

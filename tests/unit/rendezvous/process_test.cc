@@ -36,12 +36,14 @@ TEST_P(Processes, AStoppedProcessIsNotDead) {
 TEST_P(Processes, SeveralProcessesShareTheStore) {
     std::vector<std::unique_ptr<Child>> children;
     for (int i = 0; i < 4; ++i)
-        children.push_back(std::make_unique<Child>(std::vector<std::string>{service->uri(), "add"}));
+        children.push_back(
+            std::make_unique<Child>(std::vector<std::string>{service->uri(), "add"}));
     for (auto& child : children) EXPECT_EQ(child->read_line(), "ready");
     EXPECT_EQ(store->get("children"), "4");
 }
 
-// A program may end without having freed its server. The libraries below have ended before the server's thread then.
+// A program may end without having freed its server. The libraries below have ended before the
+// server's thread then.
 TEST(EndOfAProcess, AServerTurnsClientsAwayOnceTheCryptographyHasEnded) {
     Child child({"tcp://127.0.0.1:0", "exit"});
     const int port = std::stoi(child.read_line());

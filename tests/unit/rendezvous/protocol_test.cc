@@ -85,7 +85,8 @@ TEST(Protocol, AnyCutIsNotAFrameAndAnyCutPayloadIsRefused) {
 }
 
 TEST(Protocol, FramesInPiecesAndTogether) {
-    std::string bytes = encode_request(1, sample()) + encode_closing("x") + encode_request(2, sample());
+    std::string bytes =
+        encode_request(1, sample()) + encode_closing("x") + encode_request(2, sample());
     FrameReader reader;
     std::vector<std::uint64_t> ids;
     for (char byte : bytes) {
@@ -174,7 +175,8 @@ TEST(Request, NamesInMessages) {
 TEST(Version, IsInTheIdentity) {
     EXPECT_EQ(version_of(store_identity()), kProtocolVersion);
     EXPECT_EQ(version_of("store 17"), 17U);
-    for (const char* other : {"", "store", "store ", "store x", "store 3 ", "store 99999999999", "link 3"})
+    for (const char* other :
+         {"", "store", "store ", "store x", "store 3 ", "store 99999999999", "link 3"})
         EXPECT_FALSE(version_of(other)) << other;
     EXPECT_EQ(decode_version(encode_version()), kProtocolVersion);
 }

@@ -26,8 +26,10 @@ TEST(State, TheTotalIsLimitedAndFreedAgain) {
     EXPECT_EQ(outcome->code, DDP_ERROR_LIMIT);
     EXPECT_NE(outcome->message.find("1000"), std::string::npos);
     EXPECT_FALSE(state.apply(0, make(Op::kGet, {"b"})));
-    EXPECT_EQ(state.apply(0, make(Op::kSet, {"a"}, {std::string(700, 'x')}))->code, DDP_OK);  // replaces
-    EXPECT_EQ(state.apply(1, make(Op::kSetWill, {"w"}, {std::string(700, 'x')}))->code, DDP_ERROR_LIMIT);
+    // replaces
+    EXPECT_EQ(state.apply(0, make(Op::kSet, {"a"}, {std::string(700, 'x')}))->code, DDP_OK);
+    EXPECT_EQ(state.apply(1, make(Op::kSetWill, {"w"}, {std::string(700, 'x')}))->code,
+              DDP_ERROR_LIMIT);
     EXPECT_TRUE(state.owners().empty());
     EXPECT_EQ(state.apply(0, make(Op::kRemove, {"a"}))->number, 1);
     EXPECT_EQ(state.bytes(), 0u);
@@ -74,13 +76,15 @@ TEST(State, AWillMayDependOnWhoHoldsAKey) {
     state.apply(0, make(Op::kCompareSet, {"rank/2"}, {"", "another process"}));
 
     StoreState copy;  // conditions are part of a snapshot
-    state.snapshot([&](std::uint64_t owner, const Request& request) { copy.apply(owner, request); });
+    state.snapshot(
+        [&](std::uint64_t owner, const Request& request) { copy.apply(owner, request); });
     for (StoreState* each : {&state, &copy}) {
         EXPECT_EQ(each->end_owner(7), Strings{"dead/1"});
         EXPECT_TRUE(each->end_owner(8).empty());
         EXPECT_TRUE(each->end_owner(9).empty());
         EXPECT_EQ(value_of(*each, "dead/1"), "1 died");
-        for (const char* key : {"rank/1", "rank/2", "dead/1"}) each->apply(0, make(Op::kRemove, {key}));
+        for (const char* key : {"rank/1", "rank/2", "dead/1"})
+            each->apply(0, make(Op::kRemove, {key}));
         EXPECT_EQ(each->bytes(), 0u);
     }
 }
@@ -92,7 +96,8 @@ TEST(State, ASnapshotRebuildsEverything) {
     state.apply(3, make(Op::kSetWill, {"w"}, {"v"}));
 
     StoreState copy;
-    state.snapshot([&](std::uint64_t owner, const Request& request) { copy.apply(owner, request); });
+    state.snapshot(
+        [&](std::uint64_t owner, const Request& request) { copy.apply(owner, request); });
     EXPECT_EQ(copy.bytes(), state.bytes());
     EXPECT_EQ(copy.owners(), state.owners());
     EXPECT_EQ(value_of(copy, "b"), "");

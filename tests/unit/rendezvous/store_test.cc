@@ -41,14 +41,15 @@ TEST_P(StoreTest, AFenceOnlyGrows) {
     std::vector<std::future<void>> threads;
     for (Store* store : {a.get(), b.get()})
         threads.push_back(std::async(std::launch::async, [store] {
-            for (std::int64_t fence = 8; fence < 40; ++fence) EXPECT_GE(store->raise_fence(fence), fence);
+            for (std::int64_t fence = 8; fence < 40; ++fence)
+                EXPECT_GE(store->raise_fence(fence), fence);
         }));
     threads.clear();
     EXPECT_EQ(a->raise_fence(0), 39);
 }
 
-// A member may rely on this time: it is counted from when an answered request was sent, and an idle store does not move
-// it.
+// A member may rely on this time: it is counted from when an answered request was sent, and an idle
+// store does not move it.
 TEST_P(StoreTest, AProcessKnowsUntilWhenItCountsAsAlive) {
     const std::int64_t before = boot_ms();
     a->set("key", "value");
@@ -126,8 +127,10 @@ TEST_P(StoreTest, Limits) {
 #endif
     expect_error(DDP_ERROR_LIMIT, {"1025"}, [&] { a->set(std::string(1025, 'k'), ""); });
     expect_error(DDP_ERROR_INVALID_ARGUMENT, {"key", "empty"}, [&] { a->set("", ""); });
-    expect_error(DDP_ERROR_LIMIT, {"'k'"}, [&] { a->set("k", std::string(limits::kValue + 1, 'v')); });
-    expect_error(DDP_ERROR_LIMIT, {"keys"}, [&] { a->check(Store::Keys(limits::kKeysPerRequest + 1, "k")); });
+    expect_error(DDP_ERROR_LIMIT, {"'k'"},
+                 [&] { a->set("k", std::string(limits::kValue + 1, 'v')); });
+    expect_error(DDP_ERROR_LIMIT, {"keys"},
+                 [&] { a->check(Store::Keys(limits::kKeysPerRequest + 1, "k")); });
     EXPECT_TRUE(a->list_keys("").empty());
     a->set("k", std::string(limits::kValue, 'v'));
     EXPECT_EQ(b->get("k").size(), limits::kValue);
@@ -146,7 +149,9 @@ TEST_P(StoreTest, WillsRunWhenTheStoreIsClosedWithoutRemovingThem) {
 }
 
 TEST_P(StoreTest, CloseEndsBlockedCallsAndLaterOnes) {
-    auto code = [](auto call) { return std::async(std::launch::async, [call] { return error_of(call).code; }); };
+    auto code = [](auto call) {
+        return std::async(std::launch::async, [call] { return error_of(call).code; });
+    };
     auto get = code([&] { a->get("never", 60'000); });
     auto wait = code([&] { a->wait({"never", "too"}, 60'000); });
     a->set_will("closed", "yes");
@@ -165,7 +170,8 @@ TEST_P(StoreTest, CloseEndsBlockedCallsAndLaterOnes) {
 TEST_P(StoreTest, Describe) {
     const std::string uri = service->uri();
     EXPECT_EQ(a->describe(), uri);
-    EXPECT_EQ(a->port(), uri.starts_with("tcp://") ? std::stoi(uri.substr(uri.rfind(':') + 1)) : -1);
+    EXPECT_EQ(a->port(),
+              uri.starts_with("tcp://") ? std::stoi(uri.substr(uri.rfind(':') + 1)) : -1);
 }
 
 }  // namespace

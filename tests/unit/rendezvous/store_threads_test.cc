@@ -35,8 +35,10 @@ TEST_P(StoreThreads, EightThreadsWaitAndSetOverOneClient) {
     run_threads(kThreads, [&](int index) {
         for (int round = 0; round < kRounds; ++round) {
             store->set(key(round, index), std::to_string(index));
-            // Waits for the next thread's key: without several requests in flight this would stand still.
-            EXPECT_EQ(store->get(key(round, (index + 1) % kThreads), kLongMs), std::to_string((index + 1) % kThreads));
+            // Waits for the next thread's key: without several requests in flight this would stand
+            // still.
+            EXPECT_EQ(store->get(key(round, (index + 1) % kThreads), kLongMs),
+                      std::to_string((index + 1) % kThreads));
         }
     });
     EXPECT_EQ(store->list_keys("").size(), static_cast<std::size_t>(kThreads * kRounds));

@@ -19,7 +19,8 @@ public:
     }
     std::string take() {
         std::unique_lock lock(mutex_);
-        if (!came_.wait_for(lock, std::chrono::milliseconds(kLongMs), [&] { return !values_.empty(); }))
+        if (!came_.wait_for(lock, std::chrono::milliseconds(kLongMs),
+                            [&] { return !values_.empty(); }))
             return "(none)";
         std::string value = values_.front();
         values_.erase(values_.begin());

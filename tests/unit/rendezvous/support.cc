@@ -74,15 +74,19 @@ ErrorInfo error_of(const std::function<void()>& call) {
     return {};
 }
 
-void expect_error(ddp_status code, const std::vector<std::string>& parts, const std::function<void()>& call) {
+void expect_error(ddp_status code, const std::vector<std::string>& parts,
+                  const std::function<void()>& call) {
     ErrorInfo error = error_of(call);
     EXPECT_EQ(error.code, code) << error.message;
     for (const auto& part : parts)
-        EXPECT_NE(error.message.find(part), std::string::npos) << "'" << part << "' is not in: " << error.message;
+        EXPECT_NE(error.message.find(part), std::string::npos)
+            << "'" << part << "' is not in: " << error.message;
 }
 
 std::int64_t elapsed_ms(std::chrono::steady_clock::time_point since) {
-    return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() - since).count();
+    return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() -
+                                                                 since)
+        .count();
 }
 
 bool eventually(const std::function<bool()>& condition) {
@@ -115,7 +119,8 @@ std::string HeldPort::uri() const {
     return str("tcp://127.0.0.1:", ntohs(address.sin_port));
 }
 
-TempPath::TempPath() : TempPath((std::filesystem::temp_directory_path() / "ddp-rendezvous-").string()) {}
+TempPath::TempPath()
+    : TempPath((std::filesystem::temp_directory_path() / "ddp-rendezvous-").string()) {}
 
 TempPath::TempPath(const std::string& beginning) {
     std::string name = beginning + "XXXXXX";
@@ -146,11 +151,13 @@ std::vector<const char*> store_kinds() {
     return kinds;
 }
 
-RawSocket::RawSocket(int port, const std::string& from) : fd_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+RawSocket::RawSocket(int port, const std::string& from)
+    : fd_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
     sockaddr_in address{};
     address.sin_family = AF_INET;
     inet_pton(AF_INET, from.c_str(), &address.sin_addr);
-    if (from != "127.0.0.1" && ::bind(fd_, reinterpret_cast<sockaddr*>(&address), sizeof address) != 0)
+    if (from != "127.0.0.1" &&
+        ::bind(fd_, reinterpret_cast<sockaddr*>(&address), sizeof address) != 0)
         throw std::runtime_error("bind failed");
     address.sin_port = htons(static_cast<std::uint16_t>(port));
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
@@ -210,8 +217,8 @@ Descriptor connected(int port) {
 }  // namespace
 
 RawClient::RawClient(int port, const std::string& secret, const std::string& identity) {
-    auto handshake =
-        wire::Handshake::client(connected(port), identity, wire::derive_key(secret, kStoreKey), wire::Protection::kTls);
+    auto handshake = wire::Handshake::client(
+        connected(port), identity, wire::derive_key(secret, kStoreKey), wire::Protection::kTls);
     while (handshake->advance() != wire::Handshake::Wants::kNothing)
         if (!readable(handshake->fd(), kLongMs)) throw std::runtime_error("the server is silent");
     channel_ = handshake->take_channel();
@@ -265,7 +272,8 @@ std::optional<Frame> RawClient::receive_frame() {
         const std::string header = receive(kFrameHeader);
         frames_.feed(header);
         if (header.size() < kFrameHeader) return std::nullopt;
-        if (frames_.announced() > kFrameHeader) frames_.feed(receive(frames_.announced() - kFrameHeader));
+        if (frames_.announced() > kFrameHeader)
+            frames_.feed(receive(frames_.announced() - kFrameHeader));
     }
 }
 
@@ -274,7 +282,8 @@ bool RawClient::closed_by_peer(std::int64_t within_ms) {
         for (auto deadline = Deadline::after_ms(within_ms);;) {
             char buffer[4096];
             iovec piece{buffer, sizeof buffer};
-            if (channel_->receive(&piece, 1) == 0 && !wait(POLLIN, deadline.remaining_ms())) return false;
+            if (channel_->receive(&piece, 1) == 0 && !wait(POLLIN, deadline.remaining_ms()))
+                return false;
         }
     } catch (const Error&) {
         return true;
@@ -315,7 +324,8 @@ bool Relay::pass(int from, int to, std::atomic<std::size_t>& passed) {
     if (count <= 0) return count < 0 && errno == EAGAIN;
     passed += static_cast<std::size_t>(count);
     std::string bytes(buffer, static_cast<std::size_t>(count));
-    for (std::size_t at; !options_.text.empty() && (at = bytes.find(options_.text)) != bytes.npos; saw_ = true)
+    for (std::size_t at; !options_.text.empty() && (at = bytes.find(options_.text)) != bytes.npos;
+         saw_ = true)
         bytes.replace(at, options_.text.size(), options_.forged);
     return ::send(to, bytes.data(), bytes.size(), MSG_NOSIGNAL) > 0;
 }
@@ -325,8 +335,9 @@ std::string client_hello(const std::string& secret) {
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) != 0)
         throw std::runtime_error("socketpair failed");
     Descriptor other(ends[1]);
-    auto handshake = wire::Handshake::client(Descriptor(ends[0]), store_identity(), wire::derive_key(secret, kStoreKey),
-                                             wire::Protection::kTls);
+    auto handshake =
+        wire::Handshake::client(Descriptor(ends[0]), store_identity(),
+                                wire::derive_key(secret, kStoreKey), wire::Protection::kTls);
     handshake->advance();
     char buffer[4096];
     const ssize_t count = recv(other.get(), buffer, sizeof buffer, 0);
@@ -377,7 +388,8 @@ void Child::stop_running() const {
 std::string Child::read_line() {
     std::string line;
     char letter = 0;
-    while (readable(output_, kLongMs) && ::read(output_, &letter, 1) == 1 && letter != '\n') line += letter;
+    while (readable(output_, kLongMs) && ::read(output_, &letter, 1) == 1 && letter != '\n')
+        line += letter;
     return line;
 }
 

@@ -1,4 +1,5 @@
-// Shared by the rendezvous tests: stores of all kinds, expected errors, raw sockets and child processes.
+// Shared by the rendezvous tests: stores of all kinds, expected errors, raw sockets and child
+// processes.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -30,15 +31,17 @@ inline constexpr std::int64_t kLongMs =
 ErrorInfo error_of(const std::function<void()>& call);
 
 // The code, and every part of the message.
-void expect_error(ddp_status code, const std::vector<std::string>& parts, const std::function<void()>& call);
+void expect_error(ddp_status code, const std::vector<std::string>& parts,
+                  const std::function<void()>& call);
 
 std::int64_t elapsed_ms(std::chrono::steady_clock::time_point since);
 
 // Polls until `condition` holds or kLongMs have passed.
 bool eventually(const std::function<bool()>& condition);
 
-// A port of 127.0.0.1 that nobody listens on and that the system gives to nobody else as long as the object lives. A server may listen
-// there meanwhile. A port that a server has just closed may belong to another test by the time that it is used again.
+// A port of 127.0.0.1 that nobody listens on and that the system gives to nobody else as long as
+// the object lives. A server may listen there meanwhile. A port that a server has just closed may
+// belong to another test by the time that it is used again.
 class HeldPort {
 public:
     HeldPort();
@@ -66,8 +69,8 @@ private:
     std::string file_;
 };
 
-std::shared_ptr<Store> open(const std::string& uri, bool is_server = false, const std::string& secret = "",
-                            std::int64_t timeout_ms = kLongMs);
+std::shared_ptr<Store> open(const std::string& uri, bool is_server = false,
+                            const std::string& secret = "", std::int64_t timeout_ms = kLongMs);
 
 // A service of any kind that any number of stores can be opened to.
 class Service {
@@ -97,7 +100,8 @@ private:
 // A client that has passed the handshake, and then sends what it likes. Every call is bounded.
 class RawClient {
 public:
-    explicit RawClient(int port, const std::string& secret = "", const std::string& identity = store_identity());
+    explicit RawClient(int port, const std::string& secret = "",
+                       const std::string& identity = store_identity());
     std::uint32_t version() const { return version_; }  // that the server says
     bool send(const std::string& bytes);                // false: the peer has closed
     // The bytes that the server takes within this time.

@@ -1,4 +1,5 @@
-// The most that strangers and clients can make a store server spend: connections, descriptors, memory, time.
+// The most that strangers and clients can make a store server spend: connections, descriptors,
+// memory, time.
 #include <netinet/in.h>
 #include <sys/resource.h>
 
@@ -16,11 +17,14 @@ namespace {
 TEST(TcpLimits, StrangersMakeRoomForOthers) {
     auto server = open("tcp://127.0.0.1:0", true);
     std::vector<std::unique_ptr<RawSocket>> others, flood;
-    for (int i = 0; i < 10; ++i) others.push_back(std::make_unique<RawSocket>(server->port(), "127.0.0.3"));
+    for (int i = 0; i < 10; ++i)
+        others.push_back(std::make_unique<RawSocket>(server->port(), "127.0.0.3"));
     auto start = std::chrono::steady_clock::now();
-    for (int i = 0; i < 300; ++i) flood.push_back(std::make_unique<RawSocket>(server->port(), "127.0.0.2"));
+    for (int i = 0; i < 300; ++i)
+        flood.push_back(std::make_unique<RawSocket>(server->port(), "127.0.0.2"));
     EXPECT_TRUE(open(server->describe())->list_keys("").empty());
-    for (int i = 0; i < 50; ++i) EXPECT_TRUE(flood[static_cast<std::size_t>(i)]->closed_by_peer(2000)) << i;
+    for (int i = 0; i < 50; ++i)
+        EXPECT_TRUE(flood[static_cast<std::size_t>(i)]->closed_by_peer(2000)) << i;
     // All of them have to go after 5 s.
     if (elapsed_ms(start) < 4000) {
         for (auto& socket : others) EXPECT_FALSE(socket->closed_by_peer(0));
@@ -32,7 +36,8 @@ TEST(TcpLimits, ThousandsOfSilentConnectionsKeepNobodyOut) {
     constexpr int kFlood = 5000;
     rlimit before{};
     getrlimit(RLIMIT_NOFILE, &before);
-    if (before.rlim_max < kFlood + 200) GTEST_SKIP() << "the limit of open files is " << before.rlim_max;
+    if (before.rlim_max < kFlood + 200)
+        GTEST_SKIP() << "the limit of open files is " << before.rlim_max;
     const rlimit raised{before.rlim_max, before.rlim_max};
     setrlimit(RLIMIT_NOFILE, &raised);
     {
@@ -61,12 +66,16 @@ TEST(TcpLimits, AServerWithoutDescriptorsTurnsClientsAway) {
     auto client = open(server->describe());
     {
         std::vector<Descriptor> sockets;
-        for (int i = 0; i < 20; ++i) sockets.emplace_back(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+        for (int i = 0; i < 20; ++i)
+            sockets.emplace_back(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
         const FewDescriptors none(0);
-        const SocketAddress address = resolve("127.0.0.1", server->port(), Deadline::after_ms(kLongMs)).front();
-        for (auto& socket : sockets) EXPECT_EQ(connect(socket.get(), address.get(), address.size), 0);
+        const SocketAddress address =
+            resolve("127.0.0.1", server->port(), Deadline::after_ms(kLongMs)).front();
+        for (auto& socket : sockets)
+            EXPECT_EQ(connect(socket.get(), address.get(), address.size), 0);
         char byte;
-        for (auto& socket : sockets) EXPECT_LE(recv(socket.get(), &byte, 1, 0), 0);  // closed, and not left waiting
+        // closed, and not left waiting
+        for (auto& socket : sockets) EXPECT_LE(recv(socket.get(), &byte, 1, 0), 0);
         const double before = cpu_seconds();
         client->set("k", "v");
         std::this_thread::sleep_for(std::chrono::milliseconds(400));
@@ -119,7 +128,8 @@ TEST_F(TcpMemory, LongRequestsTakeTurns) {
     RawClient first(server.port());
     first.send(header_of(6 << 20) + std::string(1 << 20, 'x'));
     honest->check({});  // the server has seen it
-    auto second = std::async(std::launch::async, [&] { open(uri())->set("long", std::string(3 << 20, 'x')); });
+    auto second = std::async(std::launch::async,
+                             [&] { open(uri())->set("long", std::string(3 << 20, 'x')); });
     EXPECT_EQ(second.wait_for(std::chrono::milliseconds(300)), std::future_status::timeout);
     expect_prompt();
     first.send(std::string(5 << 20, 'x'));  // complete, and no request
@@ -135,7 +145,8 @@ TEST_F(TcpMemory, AClientThatEndsGivesItsTurnBack) {
     honest->check({});
     waiting->send(header_of(7 << 20));
     honest->check({});
-    auto third = std::async(std::launch::async, [&] { open(uri())->set("long", std::string(6 << 20, 'x')); });
+    auto third = std::async(std::launch::async,
+                            [&] { open(uri())->set("long", std::string(6 << 20, 'x')); });
     EXPECT_EQ(third.wait_for(std::chrono::milliseconds(200)), std::future_status::timeout);
     waiting.reset();
     EXPECT_EQ(third.wait_for(std::chrono::milliseconds(200)), std::future_status::timeout);
@@ -178,7 +189,8 @@ TEST_F(TcpMemory, ASlowReaderIsNotReadFrom) {
 TEST_F(TcpMemory, WaitsThatEndAtOnceCannotFillTheServer) {
     RawClient slow(server.port());
     std::string requests;
-    for (std::uint64_t id = 1; id <= 8; ++id) requests += encode_request(id, get("value", kForever));
+    for (std::uint64_t id = 1; id <= 8; ++id)
+        requests += encode_request(id, get("value", kForever));
     slow.send(requests);
     RawClient reader(server.port());
     reader.send(encode_request(1, get("value", kForever)));
@@ -197,11 +209,13 @@ TEST_F(TcpMemory, SlowReadersTogetherCannotFillTheServer) {
     for (int i = 0; i < 6; ++i) {
         slow.push_back(std::make_unique<RawClient>(server.port()));
         std::string requests;
-        for (std::uint64_t id = 1; id <= 4; ++id) requests += encode_request(id, get(str("value", i, id), kForever));
+        for (std::uint64_t id = 1; id <= 4; ++id)
+            requests += encode_request(id, get(str("value", i, id), kForever));
         slow.back()->send(requests);
         honest->check({});
         for (int id = 1; id <= 4; ++id)
-            honest->set(str("value", i, id), std::string(3 << 20, static_cast<char>('0' + 4 * i + id)));
+            honest->set(str("value", i, id),
+                        std::string(3 << 20, static_cast<char>('0' + 4 * i + id)));
     }
     expect_prompt();
     int closed = 0;

@@ -1,4 +1,5 @@
-// Strangers at the tcp store: wrong secrets, clients and servers that are not libddp, and malformed frames.
+// Strangers at the tcp store: wrong secrets, clients and servers that are not libddp, and malformed
+// frames.
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -22,7 +23,9 @@ protected:
         server->set("alive", "yes");
         EXPECT_EQ(open(server->describe(), false, "s3cret")->get("alive"), "yes");
     }
-    std::unique_ptr<RawClient> authenticated() { return std::make_unique<RawClient>(server->port(), "s3cret"); }
+    std::unique_ptr<RawClient> authenticated() {
+        return std::make_unique<RawClient>(server->port(), "s3cret");
+    }
     void expect_closed(const std::string& bytes) {
         auto socket = authenticated();
         socket->send(bytes);
@@ -40,7 +43,8 @@ TEST_F(TcpSecurity, AnotherSecretIsDenied) {
         EXPECT_LT(elapsed_ms(start), with_slack(2000));
     }
     auto unprotected = open("tcp://127.0.0.1:0", true);
-    expect_error(DDP_ERROR_PERMISSION_DENIED, {"DDP_SECRET"}, [&] { open(unprotected->describe(), false, "s3cret"); });
+    expect_error(DDP_ERROR_PERMISSION_DENIED, {"DDP_SECRET"},
+                 [&] { open(unprotected->describe(), false, "s3cret"); });
 }
 
 TEST_F(TcpSecurity, NothingIsServedBeforeTheProof) {
@@ -98,7 +102,8 @@ TEST_F(TcpSecurity, AnotherProtocolVersionIsAnswered) {
     EXPECT_EQ(newer.version(), kProtocolVersion);
     EXPECT_TRUE(newer.closed_by_peer(kLongMs));
     for (const char* identity : {"store", "store ", "store x", "store 3x", "store -3", "link 3"})
-        EXPECT_EQ(error_of([&] { RawClient(server->port(), "s3cret", identity); }).code, DDP_ERROR_PERMISSION_DENIED);
+        EXPECT_EQ(error_of([&] { RawClient(server->port(), "s3cret", identity); }).code,
+                  DDP_ERROR_PERMISSION_DENIED);
 }
 
 TEST_F(TcpSecurity, RefusedClientsAreNamedOnceInAWhile) {
@@ -219,7 +224,8 @@ private:
 TEST(TcpForeignServer, AnotherProtocolIsUnavailableAtOnce) {
     FakeServer http("HTTP/1.1 400 Bad Request\r\nConnection: close\r\nServer: something\r\n\r\n");
     auto start = std::chrono::steady_clock::now();
-    expect_error(DDP_ERROR_UNAVAILABLE, {http.uri(), "not a libddp store"}, [&] { open(http.uri()); });
+    expect_error(DDP_ERROR_UNAVAILABLE, {http.uri(), "not a libddp store"},
+                 [&] { open(http.uri()); });
     EXPECT_LT(elapsed_ms(start), with_slack(2000));
 }
 
@@ -235,9 +241,11 @@ TEST(TcpForeignServer, SilenceIsBounded) {
 class OtherServer {
 public:
     OtherServer(const std::string& secret, std::string says) {
-        thread_ = std::thread([this, key = wire::derive_key(secret, kStoreKey), says = std::move(says)] {
-            for (int fd; (fd = accept(listener_.get(), nullptr, nullptr)) >= 0;) serve(Descriptor(fd), key, says);
-        });
+        thread_ =
+            std::thread([this, key = wire::derive_key(secret, kStoreKey), says = std::move(says)] {
+                for (int fd; (fd = accept(listener_.get(), nullptr, nullptr)) >= 0;)
+                    serve(Descriptor(fd), key, says);
+            });
     }
     ~OtherServer() {
         shutdown(listener_.get(), SHUT_RDWR);
@@ -250,7 +258,8 @@ private:
     static void serve(Descriptor socket, const wire::Key& key, std::string says) {
         try {
             auto handshake = wire::Handshake::server(
-                std::move(socket), [&](std::string_view) { return std::optional(key); }, wire::Protection::kTls);
+                std::move(socket), [&](std::string_view) { return std::optional(key); },
+                wire::Protection::kTls);
             while (handshake->advance() != wire::Handshake::Wants::kNothing)
                 std::this_thread::sleep_for(std::chrono::milliseconds(1));
             auto channel = handshake->take_channel();
@@ -276,7 +285,8 @@ TEST(TcpForeignServer, AnotherVersionIsNamed) {
 
 TEST(TcpForeignServer, AServerWithoutTheSecretIsNotBelieved) {
     OtherServer impostor("guessed", encode_version());
-    expect_error(DDP_ERROR_PERMISSION_DENIED, {"DDP_SECRET"}, [&] { open(impostor.uri(), false, "s3cret"); });
+    expect_error(DDP_ERROR_PERMISSION_DENIED, {"DDP_SECRET"},
+                 [&] { open(impostor.uri(), false, "s3cret"); });
 }
 
 }  // namespace

@@ -18,7 +18,8 @@ struct Loss {
     std::promise<std::pair<std::string, bool>> promise;
     std::pair<std::string, bool> get() {
         auto future = promise.get_future();
-        if (future.wait_for(std::chrono::milliseconds(kLongMs)) != std::future_status::ready) return {"(none)", false};
+        if (future.wait_for(std::chrono::milliseconds(kLongMs)) != std::future_status::ready)
+            return {"(none)", false};
         return future.get();
     }
     std::function<void(std::string, bool)> callback() {
@@ -54,7 +55,8 @@ TEST(Tcp, TheSamePortAgainAtOnce) {
 
 TEST(Tcp, ATakenPortIsAnError) {
     auto server = open("tcp://127.0.0.1:0", true);
-    expect_error(DDP_ERROR_ALREADY_EXISTS, {uri_of(*server), "taken"}, [&] { open(uri_of(*server), true); });
+    expect_error(DDP_ERROR_ALREADY_EXISTS, {uri_of(*server), "taken"},
+                 [&] { open(uri_of(*server), true); });
 }
 
 TEST(Tcp, OnlyTheGivenAddressIsBound) {
@@ -62,7 +64,8 @@ TEST(Tcp, OnlyTheGivenAddressIsBound) {
     expect_error(DDP_ERROR_UNAVAILABLE, {"refused"},
                  [&] { open(str("tcp://127.0.0.2:", server->port()), false, "", 300); });
     auto everywhere = open("tcp://0.0.0.0:0", true, kSecret);
-    EXPECT_TRUE(open(str("tcp://127.0.0.2:", everywhere->port()), false, kSecret)->list_keys("").empty());
+    EXPECT_TRUE(
+        open(str("tcp://127.0.0.2:", everywhere->port()), false, kSecret)->list_keys("").empty());
 }
 
 TEST(Tcp, HostNamesAndForeignAddresses) {
@@ -72,12 +75,14 @@ TEST(Tcp, HostNamesAndForeignAddresses) {
                  [] { open("tcp://192.0.2.1:0", true, kSecret); });
     for (const bool is_server : {false, true}) {
         auto start = std::chrono::steady_clock::now();
-        ErrorInfo error = error_of([&] { open("tcp://no-such-host.invalid:1", is_server, kSecret, 300); });
+        ErrorInfo error =
+            error_of([&] { open("tcp://no-such-host.invalid:1", is_server, kSecret, 300); });
         // A name may become known later: tests/dist/launchers/kubernetes_test.py has some that do.
         EXPECT_GE(elapsed_ms(start), 300);
         EXPECT_LT(elapsed_ms(start), with_slack(2000));
         // Some resolvers say no at once, others try for long.
-        EXPECT_TRUE(error.code == DDP_ERROR_UNAVAILABLE || error.code == DDP_ERROR_TIMEOUT) << error.message;
+        EXPECT_TRUE(error.code == DDP_ERROR_UNAVAILABLE || error.code == DDP_ERROR_TIMEOUT)
+            << error.message;
         EXPECT_NE(error.message.find("no-such-host.invalid"), std::string::npos);
     }
 }
@@ -98,7 +103,8 @@ TEST(Tcp, NobodyThereIsBoundedAndNamesTheAddress) {
     const HeldPort port;
     const std::string uri = port.uri();
     auto start = std::chrono::steady_clock::now();
-    expect_error(DDP_ERROR_UNAVAILABLE, {uri, " ms", "rank 0", "refused"}, [&] { open(uri, false, "", 300); });
+    expect_error(DDP_ERROR_UNAVAILABLE, {uri, " ms", "rank 0", "refused"},
+                 [&] { open(uri, false, "", 300); });
     EXPECT_LT(elapsed_ms(start), with_slack(2000));
 }
 
@@ -117,7 +123,8 @@ TEST(Tcp, AGracefulEndIsTold) {
     auto client = open(uri_of(*server));
     Loss loss;
     client->watch_connection(loss.callback());
-    auto blocked = std::async(std::launch::async, [&] { return error_of([&] { client->get("never", 60'000); }); });
+    auto blocked = std::async(std::launch::async,
+                              [&] { return error_of([&] { client->get("never", 60'000); }); });
     std::this_thread::sleep_for(std::chrono::milliseconds(30));
     auto start = std::chrono::steady_clock::now();
     server.reset();
@@ -137,7 +144,8 @@ TEST(Tcp, ALostServerIsTold) {
     auto client = open("tcp://127.0.0.1:" + child.read_line());
     Loss loss;
     client->watch_connection(loss.callback());
-    auto blocked = std::async(std::launch::async, [&] { return error_of([&] { client->get("never", 60'000); }); });
+    auto blocked = std::async(std::launch::async,
+                              [&] { return error_of([&] { client->get("never", 60'000); }); });
     std::this_thread::sleep_for(std::chrono::milliseconds(30));
     child.kill();
     EXPECT_FALSE(loss.get().second);
@@ -161,9 +169,11 @@ TEST(Tcp, AStoppedServerDoesNotHangItsClients) {
 TEST(Tcp, NoSignalReachesTheProcessWhenThePeerIsGone) {
     Child child({"tcp://127.0.0.1:0", "serve"});
     auto client = open("tcp://127.0.0.1:" + child.read_line());
-    child.kill();  // SIGPIPE has its default disposition here: one delivered to the process would end the test
+    // SIGPIPE has its default disposition here: one delivered to the process would end the test
+    child.kill();
     for (int i = 0; i < 50; ++i)
-        EXPECT_EQ(error_of([&] { client->set("k", std::string(1 << 20, 'x')); }).code, DDP_ERROR_UNAVAILABLE);
+        EXPECT_EQ(error_of([&] { client->set("k", std::string(1 << 20, 'x')); }).code,
+                  DDP_ERROR_UNAVAILABLE);
 }
 
 TEST(Tcp, AWatchOnTheConnectionIsNotCalledForTheOwnEnd) {
@@ -180,7 +190,8 @@ TEST(Tcp, AWatchOnTheConnectionIsNotCalledForTheOwnEnd) {
     EXPECT_EQ(calls, 0);
 }
 
-// Together more than a connection buffers. Sanitizers watch each of the many copies, and all readers have the time of one.
+// Together more than a connection buffers. Sanitizers watch each of the many copies, and all
+// readers have the time of one.
 TEST(Tcp, LargeValuesToManyReadersAtOnce) {
 #ifdef DDP_SANITIZED
     constexpr std::size_t bytes = 2 << 20;
@@ -192,12 +203,14 @@ TEST(Tcp, LargeValuesToManyReadersAtOnce) {
     std::vector<std::future<std::size_t>> sizes;
     auto client = open(uri_of(*server));
     for (int i = 0; i < 12; ++i)
-        sizes.push_back(std::async(std::launch::async, [&] { return client->get("big", kLongMs).size(); }));
+        sizes.push_back(
+            std::async(std::launch::async, [&] { return client->get("big", kLongMs).size(); }));
     server->set("big", value);
     for (auto& size : sizes) EXPECT_EQ(size.get(), value.size());
 }
 
-// At about 6 MiB/s a value takes longer than the server may be silent, and far less than the time that its bytes add.
+// At about 6 MiB/s a value takes longer than the server may be silent, and far less than the time
+// that its bytes add.
 TEST(Tcp, LongValuesCrossASlowNetwork) {
     auto server = open("tcp://127.0.0.1:0", true);
     Relay slow(server->port(), {.text = {}, .forged = {}, .pause = std::chrono::milliseconds(10)});
@@ -206,7 +219,8 @@ TEST(Tcp, LongValuesCrossASlowNetwork) {
     const std::string value(8 << 20, 'x');
     client->set("long", value);
     EXPECT_EQ(client->get("long", -1), value);
-    auto first = std::async(std::launch::async, [&] { client->set("long", std::string(8 << 20, 'y')); });
+    auto first =
+        std::async(std::launch::async, [&] { client->set("long", std::string(8 << 20, 'y')); });
     client->set("short", "behind it");
     first.get();
 }

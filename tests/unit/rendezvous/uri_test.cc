@@ -35,7 +35,8 @@ TEST(Uri, Etcd) {
     EXPECT_EQ(one.ttl_s, 5);
     EXPECT_FALSE(one.tls);
     const EtcdAddress all =
-        parse_store_uri("etcds://a:1,[::1]:2,c:3/team/job?ttl=20&cacert=/ca&cert=/c&key=/k").etcd.value();
+        parse_store_uri("etcds://a:1,[::1]:2,c:3/team/job?ttl=20&cacert=/ca&cert=/c&key=/k")
+            .etcd.value();
     ASSERT_EQ(all.endpoints.size(), 3u);
     EXPECT_EQ(all.endpoints[1].host, "::1");
     EXPECT_EQ(all.endpoints[2].port, 3);
@@ -89,7 +90,8 @@ TEST(Uri, EveryMistakeIsNamed) {
     };
     for (const auto& item : cases) {
         SCOPED_TRACE(item.uri);
-        testing::expect_error(DDP_ERROR_INVALID_ARGUMENT, {"uri", item.says}, [&] { parse_store_uri(item.uri); });
+        testing::expect_error(DDP_ERROR_INVALID_ARGUMENT, {"uri", item.says},
+                              [&] { parse_store_uri(item.uri); });
     }
 }
 

@@ -7,8 +7,10 @@ namespace {
 
 class WaitListTest : public ::testing::Test {
 protected:
-    void submit(Caller caller, Op op, Strings keys, Strings values = {}, std::int64_t timeout_ms = 1000) {
-        accepted = list.submit(caller, Request{op, std::move(keys), std::move(values), 0, timeout_ms}, now);
+    void submit(Caller caller, Op op, Strings keys, Strings values = {},
+                std::int64_t timeout_ms = 1000) {
+        accepted = list.submit(caller,
+                               Request{op, std::move(keys), std::move(values), 0, timeout_ms}, now);
     }
     bool answered(Caller caller) const { return answers.count(caller) != 0; }
 
@@ -36,10 +38,12 @@ TEST_F(WaitListTest, AWaitForSeveralKeysEndsWithTheLast) {
 // Otherwise waits for many long keys would cost memory that nothing bounds.
 TEST(WaitListMemory, WaitsCount) {
     std::map<Caller, Outcome> answers;
-    WaitList list([&](Caller caller, const Outcome& outcome) { answers[caller] = outcome; }, 100'000);
+    WaitList list([&](Caller caller, const Outcome& outcome) { answers[caller] = outcome; },
+                  100'000);
     std::uint64_t number = 0;
     auto wait = [&] {
-        list.submit({1, ++number}, Request{Op::kWait, Strings(10, std::string(1000, 'k')), {}, 0, 1000}, {});
+        list.submit({1, ++number},
+                    Request{Op::kWait, Strings(10, std::string(1000, 'k')), {}, 0, 1000}, {});
         return answers.count({1, number}) == 0;
     };
     while (wait()) ASSERT_LT(number, 20u);

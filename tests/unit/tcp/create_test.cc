@@ -49,15 +49,18 @@ TEST(TcpCreate, TimesOutOnARankThatDoesNotListen) {
     Rank rank(store, 1, 2, "", 400, 0, tcp_backend());
     EXPECT_EQ(rank.status, DDP_ERROR_UNAVAILABLE) << rank.failure.message;
     EXPECT_EQ(rank.failure.rank, 0);
-    EXPECT_THAT(rank.failure.message,
-                HasSubstr("rank 1 could not connect with rank 0 (127.0.0.1 port 9): Connection refused"));
+    EXPECT_THAT(
+        rank.failure.message,
+        HasSubstr("rank 1 could not connect with rank 0 (127.0.0.1 port 9): Connection refused"));
 }
 
 TEST(TcpCreate, RanksWithDifferentWiresHearOfIt) {
     MemoryStore store;
     each_rank(2, [&](int r) {
-        Rank rank(store, r, 2, r == 0 ? "wire=tls" : "wire=auth", r == 0 ? 20000 : 300, 0, tcp_backend());
-        EXPECT_EQ(rank.status, r == 0 ? DDP_ERROR_MISMATCH : DDP_ERROR_TIMEOUT) << rank.failure.message;
+        Rank rank(store, r, 2, r == 0 ? "wire=tls" : "wire=auth", r == 0 ? 20000 : 300, 0,
+                  tcp_backend());
+        EXPECT_EQ(rank.status, r == 0 ? DDP_ERROR_MISMATCH : DDP_ERROR_TIMEOUT)
+            << rank.failure.message;
         if (r != 0) return;
         EXPECT_EQ(rank.failure.rank, 1);
         EXPECT_THAT(rank.failure.message, HasSubstr("DDP_WIRE"));
@@ -79,7 +82,8 @@ TEST(TcpCreate, ABrokenGroupEndsTheWait) {
     breaker.join();
 }
 
-// Rank 0 seems to listen at another port, where what comes is cut off a few times and then passed on.
+// Rank 0 seems to listen at another port, where what comes is cut off a few times and then passed
+// on.
 class CutAtFirst final : public KeyValueStore {
 public:
     static constexpr int kCuts = 4;
@@ -94,7 +98,8 @@ public:
         // "tls 1 127.0.0.1 PORT" of rank 0, and the line of rank 1.
         const auto line_end = value.find('\n'), port_at = value.rfind(' ', line_end) + 1;
         target_ = std::stoi(value.substr(port_at, line_end - port_at));
-        inner_.set(key, value.substr(0, port_at) + std::to_string(local_address(listener_.get()).port()) +
+        inner_.set(key, value.substr(0, port_at) +
+                            std::to_string(local_address(listener_.get()).port()) +
                             value.substr(line_end));
     }
     ddp_status get(const std::string& key, std::int64_t timeout_ms, std::string& value) override {
@@ -152,7 +157,9 @@ TEST(TcpCreate, AWorldOfOneNeedsNoStore) {
     Rank rank(store, 0, 1, "", 20000, 0, tcp_backend());
     ASSERT_EQ(rank.status, DDP_OK);
     std::vector<float> send = {1, 2, 3}, recv(3);
-    EXPECT_EQ(rank.run(DDP_COLLECTIVE_ALLREDUCE, DDP_F32, DDP_SUM, send.data(), recv.data(), 3, 0.5), DDP_OK);
+    EXPECT_EQ(
+        rank.run(DDP_COLLECTIVE_ALLREDUCE, DDP_F32, DDP_SUM, send.data(), recv.data(), 3, 0.5),
+        DDP_OK);
     EXPECT_EQ(recv, (std::vector<float>{0.5f, 1, 1.5f}));
     EXPECT_EQ(rank.match("x"), DDP_OK);
     EXPECT_EQ(rank.barrier(), DDP_OK);
@@ -164,7 +171,8 @@ TEST(TcpCreate, AWorldOfOneNeedsNoStore) {
 TEST(TcpCreate, GroupsOfAProcessShareTheListener) {
     World first(2, tcp_kind()), second(2, tcp_kind());
     ASSERT_TRUE(first.connected() && second.connected());
-    for (World* world : {&first, &second}) world->each([](Rank& rank) { EXPECT_EQ(rank.barrier(), DDP_OK); });
+    for (World* world : {&first, &second})
+        world->each([](Rank& rank) { EXPECT_EQ(rank.barrier(), DDP_OK); });
 }
 
 }  // namespace

@@ -29,9 +29,10 @@ TEST(TcpDirectory, IsALineForEachRank) {
 
 // A rank without a secret, or a store that others write, could send the others anywhere.
 TEST(TcpDirectory, WhatIsNoAddressNamesTheRank) {
-    for (const char* line : {"tls 1 example.org 9", "tls 1 127.0.0.1 0", "tls 1 127.0.0.1 -9", "tls 1 127.0.0.1 65536",
-                             "tls 1 127.0.0.1 4294967305", "tls 0 127.0.0.1 9", "tls 1 127.0.0.1",
-                             "tls 1 127.0.0.1 9 9", " 1 127.0.0.1 9", "tls\t1\t127.0.0.1\t9", "\x1b[2J"}) {
+    for (const char* line :
+         {"tls 1 example.org 9", "tls 1 127.0.0.1 0", "tls 1 127.0.0.1 -9", "tls 1 127.0.0.1 65536",
+          "tls 1 127.0.0.1 4294967305", "tls 0 127.0.0.1 9", "tls 1 127.0.0.1",
+          "tls 1 127.0.0.1 9 9", " 1 127.0.0.1 9", "tls\t1\t127.0.0.1\t9", "\x1b[2J"}) {
         const ErrorInfo error = refusal(std::string("tls 1 127.0.0.1 9\n") + line, 2);
         EXPECT_EQ(error.code, DDP_ERROR_INTERNAL) << line;
         EXPECT_EQ(error.rank, 1) << line;
@@ -45,7 +46,8 @@ TEST(TcpDirectory, OfAnotherNumberOfRanksIsRefused) {
     EXPECT_THAT(refusal(two, 1).message, HasSubstr("2 ranks, and the group has 1"));
     EXPECT_THAT(refusal(two, 3).message, HasSubstr("2 ranks, and the group has 3"));
     EXPECT_THAT(refusal("", 1).message, HasSubstr("0 ranks, and the group has 1"));
-    EXPECT_THAT(refusal(two + "\n" + two + "\n" + two, 2).message, HasSubstr("more than 3 ranks, and the group has 2"));
+    EXPECT_THAT(refusal(two + "\n" + two + "\n" + two, 2).message,
+                HasSubstr("more than 3 ranks, and the group has 2"));
 }
 
 }  // namespace

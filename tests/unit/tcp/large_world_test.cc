@@ -30,7 +30,8 @@ TEST(Peers, AreMutual) {
         for (int rank = 0; rank < world; ++rank)
             for (const int peer : tcp::peers_of(rank, world, Algorithm::kRing)) {
                 const auto theirs = tcp::peers_of(peer, world, Algorithm::kRing);
-                EXPECT_TRUE(std::count(theirs.begin(), theirs.end(), rank) == 1) << rank << " and " << peer;
+                EXPECT_TRUE(std::count(theirs.begin(), theirs.end(), rank) == 1)
+                    << rank << " and " << peer;
             }
 }
 
@@ -49,19 +50,27 @@ TEST_F(LargeWorld, Collectives) {
                 data[i] = static_cast<float>(i % 1000) + static_cast<float>(rank.rank());
             ASSERT_EQ(rank.allreduce(data), DDP_OK) << rank.failure.message;
             for (std::size_t i = 0; i < count; i += 1 + count / 1000)
-                ASSERT_EQ(data[i], static_cast<float>(kLarge * (i % 1000) + kLarge * (kLarge - 1) / 2)) << i;
+                ASSERT_EQ(data[i],
+                          static_cast<float>(kLarge * (i % 1000) + kLarge * (kLarge - 1) / 2))
+                    << i;
         });
     }
     for (const std::size_t count : {3ul, 100'000ul}) {
         world_.each([&](Rank& rank) {
             std::vector<std::int32_t> mine(count, rank.rank()), all(count * kLarge);
-            ASSERT_EQ(rank.run(DDP_COLLECTIVE_ALLGATHER, DDP_I32, DDP_SUM, mine.data(), all.data(), count), DDP_OK);
-            for (std::size_t i = 0; i < all.size(); ++i) ASSERT_EQ(all[i], static_cast<std::int32_t>(i / count));
-            for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<std::int32_t>(i) + rank.rank();
-            ASSERT_EQ(rank.run(DDP_COLLECTIVE_REDUCE_SCATTER, DDP_I32, DDP_SUM, all.data(), mine.data(), count),
+            ASSERT_EQ(rank.run(DDP_COLLECTIVE_ALLGATHER, DDP_I32, DDP_SUM, mine.data(), all.data(),
+                               count),
+                      DDP_OK);
+            for (std::size_t i = 0; i < all.size(); ++i)
+                ASSERT_EQ(all[i], static_cast<std::int32_t>(i / count));
+            for (std::size_t i = 0; i < all.size(); ++i)
+                all[i] = static_cast<std::int32_t>(i) + rank.rank();
+            ASSERT_EQ(rank.run(DDP_COLLECTIVE_REDUCE_SCATTER, DDP_I32, DDP_SUM, all.data(),
+                               mine.data(), count),
                       DDP_OK);
             for (std::size_t i = 0; i < count; ++i) {
-                const auto at = static_cast<std::int32_t>(count) * rank.rank() + static_cast<std::int32_t>(i);
+                const auto at =
+                    static_cast<std::int32_t>(count) * rank.rank() + static_cast<std::int32_t>(i);
                 ASSERT_EQ(mine[i], kLarge * at + kLarge * (kLarge - 1) / 2);
             }
         });
@@ -69,9 +78,9 @@ TEST_F(LargeWorld, Collectives) {
     for (const int root : {0, 13}) {
         world_.each([&](Rank& rank) {
             std::vector<std::int32_t> data(300'000, rank.rank() == root ? 7 : 0);
-            ASSERT_EQ(
-                rank.run(DDP_COLLECTIVE_BROADCAST, DDP_I32, DDP_SUM, data.data(), data.data(), data.size(), 1, root),
-                DDP_OK);
+            ASSERT_EQ(rank.run(DDP_COLLECTIVE_BROADCAST, DDP_I32, DDP_SUM, data.data(), data.data(),
+                               data.size(), 1, root),
+                      DDP_OK);
             EXPECT_EQ(data, std::vector<std::int32_t>(data.size(), 7));
         });
     }
@@ -82,7 +91,8 @@ TEST_F(LargeWorld, EveryRankSeesTheDifference) {
     world_.each([](Rank& rank) {
         const bool odd = rank.rank() == 9;
         ASSERT_EQ(rank.match("allreduce 100"), DDP_OK);
-        ASSERT_EQ(rank.match(odd ? "allreduce 200" : "allreduce 300"), DDP_ERROR_MISMATCH) << rank.failure.message;
+        ASSERT_EQ(rank.match(odd ? "allreduce 200" : "allreduce 300"), DDP_ERROR_MISMATCH)
+            << rank.failure.message;
         EXPECT_EQ(rank.theirs, odd ? "allreduce 300" : "allreduce 200");
         EXPECT_EQ(rank.their_rank == 9, !odd);
     });

@@ -38,7 +38,8 @@ TEST(TcpSettings, AutomaticAlgorithm) {
     EXPECT_EQ(settings_for("").algorithm, Algorithm::kDirect);
     EXPECT_EQ(settings_for("", 16).algorithm, Algorithm::kDirect);
     EXPECT_EQ(settings_for("", 17).algorithm, Algorithm::kRing);
-    EXPECT_EQ(settings_for("algorithm=auto", 64, DDP_GROUP_DETERMINISTIC).algorithm, Algorithm::kDirect);
+    EXPECT_EQ(settings_for("algorithm=auto", 64, DDP_GROUP_DETERMINISTIC).algorithm,
+              Algorithm::kDirect);
     EXPECT_EQ(settings_for("algorithm=ring").algorithm, Algorithm::kRing);
 }
 
@@ -70,7 +71,8 @@ TEST(TcpSettings, ComplaintsNameTheCulprit) {
         {"lanes=0", "lanes"},     {"lanes=9", "8"},
         {"wire=none", "none"},    {"algorithm=ring", "ring", 3, DDP_GROUP_DETERMINISTIC},
     };
-    for (const auto& c : cases) EXPECT_THAT(complaint(c.options, c.world, c.flags), HasSubstr(c.words)) << c.options;
+    for (const auto& c : cases)
+        EXPECT_THAT(complaint(c.options, c.world, c.flags), HasSubstr(c.words)) << c.options;
 }
 
 }  // namespace

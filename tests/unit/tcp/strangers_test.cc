@@ -47,8 +47,10 @@ private:
             for (char& byte : bytes) byte = static_cast<char>(random());
             if (random() % 4 == 0) bytes = "GET / HTTP/1.0\r\n\r\n";
             if (random() % 4 == 0) bytes.assign(48, '\1');
-            if (random() % 4 == 0) bytes.insert(0, "\x16\x03\x01\x01\x00\x01", 6);  // the beginning of a TLS handshake
-            [[maybe_unused]] const auto sent = send(fd.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
+            // the beginning of a TLS handshake
+            if (random() % 4 == 0) bytes.insert(0, "\x16\x03\x01\x01\x00\x01", 6);
+            [[maybe_unused]] const auto sent =
+                send(fd.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
             if (random() % 2 == 0) silent.push_back(std::move(fd));
             if (silent.size() > 300) silent.clear();
         }

@@ -48,7 +48,8 @@ void wait_a_while(int, const Deadline&) {
 
 TEST(AtExit, IsPreparedByManyThreadsAtOnce) {
     GTEST_FLAG_SET(death_test_style, "threadsafe");
-    for (int i = 0; i < 5; ++i) EXPECT_EXIT(exit_after_many_threads_at_once(), ::testing::ExitedWithCode(0), "");
+    for (int i = 0; i < 5; ++i)
+        EXPECT_EXIT(exit_after_many_threads_at_once(), ::testing::ExitedWithCode(0), "");
 }
 
 TEST(AtExit, DoesNotAskTheProgram) {

@@ -29,13 +29,16 @@ TEST(RequireDescriptors, SaysWhetherThereAreSoMany) {
     for (const int left : {0, 1, 2, 5, 20}) {
         const FewDescriptors few(left);
         const auto count = static_cast<std::size_t>(left);
-        // Looking at each descriptor takes one, so a wish for none may fail where there is none left.
+        // Looking at each descriptor takes one, so a wish for none may fail where there is none
+        // left.
         if (left > 0) {
             EXPECT_TRUE(wish(count).ok()) << left;
         }
         const ErrorInfo error = wish(count + 1);
         EXPECT_EQ(error.code, DDP_ERROR_LIMIT) << left;
-        EXPECT_THAT(error.message, AllOf(HasSubstr("the test cannot start"), HasSubstr("ulimit -n"))) << left;
+        EXPECT_THAT(error.message,
+                    AllOf(HasSubstr("the test cannot start"), HasSubstr("ulimit -n")))
+            << left;
     }
 }
 

@@ -40,7 +40,9 @@ TEST(Printable, LinesOfTheLog) {
     log(LogLevel::kError, "a peer says '", kOrders, "libddp[1] error: forged'");
     log(LogLevel::kError, std::string(100'000, 'x'));
     const std::string seen = ::testing::internal::GetCapturedStderr();
-    EXPECT_NE(seen.find("] error: a peer says '" + kPrinted + "libddp[1] error: forged'\n"), seen.npos) << seen;
+    EXPECT_NE(seen.find("] error: a peer says '" + kPrinted + "libddp[1] error: forged'\n"),
+              seen.npos)
+        << seen;
     EXPECT_EQ(std::count(seen.begin(), seen.end(), '\n'), 2) << seen;
     EXPECT_LT(seen.size(), 10'000U);
 }

@@ -41,14 +41,16 @@ protected:
         EXPECT_EQ(read(name), "before");
     }
     std::ptrdiff_t files() const {
-        return std::distance(std::filesystem::directory_iterator(folder_), std::filesystem::directory_iterator());
+        return std::distance(std::filesystem::directory_iterator(folder_),
+                             std::filesystem::directory_iterator());
     }
 
 private:
     char folder_[32] = "/tmp/ddp-private-XXXXXX";
 };
 
-// Files of this thread belong to nobody, as those of root do over NFS, while its user is still root.
+// Files of this thread belong to nobody, as those of root do over NFS, while its user is still
+// root.
 class AsOverNfs {
 public:
     AsOverNfs() { setfsuid(kNobody); }

@@ -1,4 +1,5 @@
-// How many processors a process can keep busy: its set of processors, and the quotas of its control groups.
+// How many processors a process can keep busy: its set of processors, and the quotas of its control
+// groups.
 #include "util/processors.h"
 
 #include <errno.h>
@@ -23,7 +24,8 @@ int made_up_processors = 0;
 }  // namespace
 }  // namespace libddp
 
-// In place of the C library's. As Linux does it: a set that is too small for the machine is refused.
+// In place of the C library's. As Linux does it: a set that is too small for the machine is
+// refused.
 extern "C" int sched_getaffinity(pid_t pid, size_t bytes, cpu_set_t* set) noexcept {
     using libddp::made_up_processors;
     if (made_up_processors == 0) {
@@ -64,17 +66,21 @@ protected:
     // A mount of version 2, and the group of this process.
     void second(const std::string& root, const std::string& group) {
         write("proc/self/mountinfo",
-              "29 22 0:26 " + root + " /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n");
+              "29 22 0:26 " + root +
+                  " /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n");
         write("proc/self/cgroup", "0::" + group + "\n");
     }
     void first(const std::string& root, const std::string& group) {
-        write("proc/self/mountinfo",
-              "31 29 0:28 / /sys/fs/cgroup/cpuset rw - cgroup cgroup rw,cpuset\n"
-              "32 29 0:29 " +
-                  root + " /sys/fs/cgroup/cpu,cpuacct rw,nosuid master:9 - cgroup cgroup rw,cpu,cpuacct\n");
+        write(
+            "proc/self/mountinfo",
+            "31 29 0:28 / /sys/fs/cgroup/cpuset rw - cgroup cgroup rw,cpuset\n"
+            "32 29 0:29 " +
+                root +
+                " /sys/fs/cgroup/cpu,cpuacct rw,nosuid master:9 - cgroup cgroup rw,cpu,cpuacct\n");
         write("proc/self/cgroup", "5:cpuset:/other\n4:cpu,cpuacct:" + group + "\n0::/\n");
     }
-    void quota(const std::string& group, const std::string& quota_us, const std::string& period_us = "100000") {
+    void quota(const std::string& group, const std::string& quota_us,
+               const std::string& period_us = "100000") {
         write("sys/fs/cgroup/cpu,cpuacct" + group + "/cpu.cfs_quota_us", quota_us + "\n");
         write("sys/fs/cgroup/cpu,cpuacct" + group + "/cpu.cfs_period_us", period_us + "\n");
     }
@@ -92,9 +98,12 @@ TEST_F(Groups, WithoutAGroupThereIsNoQuota) {
 TEST_F(Groups, QuotasOfVersion2AreRoundedUp) {
     second("/", "/job");
     const std::pair<const char*, int> cases[] = {
-        {"400000 100000", 4}, {"350000 100000", 4}, {"300001 100000", 4}, {"300000 100000", 3},
-        {"1000 100000", 1},   {"50000 25000", 2},   {"max 100000", 0},    {"", 0},
-        {"none", 0},          {"-5 100000", 0},     {"100000 0", 0},      {"9223372036854775807 1", INT_MAX}};
+        {"400000 100000", 4}, {"350000 100000", 4},
+        {"300001 100000", 4}, {"300000 100000", 3},
+        {"1000 100000", 1},   {"50000 25000", 2},
+        {"max 100000", 0},    {"", 0},
+        {"none", 0},          {"-5 100000", 0},
+        {"100000 0", 0},      {"9223372036854775807 1", INT_MAX}};
     for (const auto& [text, expected] : cases) {
         fs::remove_all(root_ / "sys");
         write("sys/fs/cgroup/job/cpu.max", std::string(text) + "\n");
@@ -122,7 +131,8 @@ TEST_F(Groups, APlaceThatShowsAPartOfTheHierarchy) {
     write("sys/fs/cgroup/inner/cpu.max", "300000 100000\n");
     write("sys/fs/cgroup/cpu.max", "400000 100000\n");
     EXPECT_EQ(found(), 3);
-    for (const char* outside : {"/docker/47110", "/other", "/../sibling", "/docker/4711/../x", "", "nonsense"}) {
+    for (const char* outside :
+         {"/docker/47110", "/other", "/../sibling", "/docker/4711/../x", "", "nonsense"}) {
         fs::remove_all(root_ / "proc/self/cgroup");
         write("proc/self/cgroup", std::string("0::") + outside + "\n");
         EXPECT_EQ(found(), 4) << outside;
@@ -175,7 +185,8 @@ TEST_F(Machine, TheQuotaOfARealGroupBoundsIt) {
         GTEST_SKIP() << "this test has a quota of " << quota << " already";
     {
         const QuotaGroup group(250'000, 100'000);
-        if (!group.made()) GTEST_SKIP() << "this machine lets the test make no control group with a quota";
+        if (!group.made())
+            GTEST_SKIP() << "this machine lets the test make no control group with a quota";
         EXPECT_EQ(processors_of_quota(), 3);
         EXPECT_EQ(usable_processors(), 3);
         made_up_processors = 2;

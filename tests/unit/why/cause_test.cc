@@ -16,7 +16,8 @@ constexpr std::int64_t kPatience = 1000 * kMs;
 
 class CauseTest : public ::testing::Test {
 protected:
-    // Three ranks in step 7, of which rank 1 is to have the fault. The others wait for bucket 0 from 20 ms on.
+    // Three ranks in step 7, of which rank 1 is to have the fault. The others wait for bucket 0
+    // from 20 ms on.
     CauseTest() {
         for (Story& story : all) story.begin_step(7, 10);
         for (const std::size_t rank : {0u, 2u}) all[rank].end_backward(7, 15).begin(4, 20, 7, 0);
@@ -51,9 +52,10 @@ TEST_F(CauseTest, ARankIsBehind) {
     EXPECT_EQ(cause->kind, Kind::kBehind);
     EXPECT_EQ(cause->rank, 1);
     EXPECT_THAT(cause->sentence, StartsWith("rank 1 (pid 1001 on no-such-host-1) has not come"));
+    EXPECT_THAT(cause->sentence, HasSubstr("in the backward pass of step 7 for 5.0 s, after 1 of 3 "
+                                           "gradients; 'b', 'a' have not come"));
     EXPECT_THAT(cause->sentence,
-                HasSubstr("in the backward pass of step 7 for 5.0 s, after 1 of 3 gradients; 'b', 'a' have not come"));
-    EXPECT_THAT(cause->sentence, HasSubstr("ranks 0 and 2 have waited 5.0 s for it, at bucket 0 of step 7"));
+                HasSubstr("ranks 0 and 2 have waited 5.0 s for it, at bucket 0 of step 7"));
 }
 
 TEST_F(CauseTest, ATimeoutNamesWhoIsBehind) {
@@ -102,12 +104,14 @@ TEST_F(CauseTest, AProcessExitsAndHasNotLeft) {
     const auto cause = find();
     ASSERT_TRUE(cause);
     EXPECT_EQ(cause->kind, Kind::kDead);
-    EXPECT_THAT(cause->sentence,
-                HasSubstr("rank 1 (pid 1001 on no-such-host-1) exited with status 7; it was in the backward pass"));
+    EXPECT_THAT(cause->sentence, HasSubstr("rank 1 (pid 1001 on no-such-host-1) exited with status "
+                                           "7; it was in the backward pass"));
 }
 
 TEST_F(CauseTest, ACallFailedAndTheProcessExits) {
-    all[1].fail(11, {DDP_ERROR_OUT_OF_MEMORY, -1, -1, -1, -1, "no memory for a bucket"}).exit(12, 1);
+    all[1]
+        .fail(11, {DDP_ERROR_OUT_OF_MEMORY, -1, -1, -1, -1, "no memory for a bucket"})
+        .exit(12, 1);
     all[0].broken(30, {DDP_ERROR_RANK_FAILED, 1, -1, -1, -1, "rank 1 ended"});
     const auto cause = find();
     ASSERT_TRUE(cause);
@@ -120,11 +124,13 @@ TEST_F(CauseTest, TheLastWordsOfAProcessThatExits) {
     all[1].exit(12, 1);
     const auto cause = find();
     ASSERT_TRUE(cause);
-    EXPECT_THAT(cause->sentence, HasSubstr("exited with status 1: its last words were 'MemoryError'; it was in"));
+    EXPECT_THAT(cause->sentence,
+                HasSubstr("exited with status 1: its last words were 'MemoryError'; it was in"));
 }
 
 TEST_F(CauseTest, ACallFailedOnAllRanks) {
-    for (Story& story : all) story.fail(25, {DDP_ERROR_MISMATCH, 1, -1, -1, -1, "the ranks differ"}).exit(26, 1);
+    for (Story& story : all)
+        story.fail(25, {DDP_ERROR_MISMATCH, 1, -1, -1, -1, "the ranks differ"}).exit(26, 1);
     const auto cause = find();
     ASSERT_TRUE(cause);
     EXPECT_EQ(cause->kind, Kind::kDead);
@@ -138,7 +144,9 @@ TEST_F(CauseTest, ADeadProcess) {
     ASSERT_TRUE(cause);
     EXPECT_EQ(cause->kind, Kind::kDead);
     EXPECT_EQ(cause->rank, 1);
-    EXPECT_THAT(cause->sentence, HasSubstr("was killed by signal 9 (SIGKILL); it was in the backward pass of step 7"));
+    EXPECT_THAT(
+        cause->sentence,
+        HasSubstr("was killed by signal 9 (SIGKILL); it was in the backward pass of step 7"));
 }
 
 TEST_F(CauseTest, TheDeathOfAnotherProcessOfTheRankIsNone) {
@@ -151,7 +159,8 @@ TEST_F(CauseTest, TheDeathOfAnotherProcessOfTheRankIsNone) {
     const auto cause = find();
     ASSERT_TRUE(cause);
     EXPECT_EQ(cause->rank, 1);
-    EXPECT_THAT(cause->sentence, HasSubstr("was killed by signal 11 (SIGSEGV); it was in the backward pass"));
+    EXPECT_THAT(cause->sentence,
+                HasSubstr("was killed by signal 11 (SIGSEGV); it was in the backward pass"));
 }
 
 TEST_F(CauseTest, RanksMoveOnFromAGroupAfterADeath) {
@@ -189,7 +198,8 @@ TEST_F(CauseTest, ARankHasLeftAndTheOthersGoOn) {
     ASSERT_TRUE(cause);
     EXPECT_EQ(cause->kind, Kind::kLeft);
     EXPECT_EQ(cause->rank, 1);
-    EXPECT_THAT(cause->sentence, HasSubstr("left the group after step 7; ranks 0 and 2 have waited"));
+    EXPECT_THAT(cause->sentence,
+                HasSubstr("left the group after step 7; ranks 0 and 2 have waited"));
 }
 
 TEST_F(CauseTest, ARankHasNoRecord) {
@@ -221,9 +231,10 @@ TEST_F(CauseTest, ARankHasNoRecordAndNothingArrives) {
     const auto cause = find();
     ASSERT_TRUE(cause);
     EXPECT_EQ(cause->rank, 1);
-    EXPECT_THAT(cause->sentence,
-                HasSubstr("the connection between rank 0 (on no-such-host-0) and rank 1 is dead: nothing "
-                          "that rank 0 sends has arrived for 2.9 s (100 bytes wait)"));
+    EXPECT_THAT(
+        cause->sentence,
+        HasSubstr("the connection between rank 0 (on no-such-host-0) and rank 1 is dead: nothing "
+                  "that rank 0 sends has arrived for 2.9 s (100 bytes wait)"));
 }
 
 TEST_F(CauseTest, RanksAreInDifferentOperations) {
@@ -249,8 +260,8 @@ TEST_F(CauseTest, ALinkIsDead) {
     ASSERT_TRUE(cause);
     EXPECT_EQ(cause->kind, Kind::kTransfer);
     EXPECT_EQ(cause->rank, -1);
-    EXPECT_THAT(cause->sentence,
-                HasSubstr("the connection between rank 0 (on no-such-host-0) and rank 2 (on no-such-host-2) is dead"));
+    EXPECT_THAT(cause->sentence, HasSubstr("the connection between rank 0 (on no-such-host-0) and "
+                                           "rank 2 (on no-such-host-2) is dead"));
     EXPECT_THAT(cause->sentence, HasSubstr("3.0 s (1.2 MB wait; packets sent again: 5)"));
 }
 
@@ -271,7 +282,8 @@ TEST_F(CauseTest, ALinkIsSlow) {
     const auto cause = find();
     ASSERT_TRUE(cause);
     EXPECT_EQ(cause->kind, Kind::kTransfer);
-    EXPECT_THAT(cause->sentence, HasSubstr("rank 2 (on no-such-host-2) is slow: it moves 1.0 MB a second"));
+    EXPECT_THAT(cause->sentence,
+                HasSubstr("rank 2 (on no-such-host-2) is slow: it moves 1.0 MB a second"));
 }
 
 TEST_F(CauseTest, OfABackendThatCountsNothingTheHostsAreNamed) {
@@ -279,8 +291,10 @@ TEST_F(CauseTest, OfABackendThatCountsNothingTheHostsAreNamed) {
     live_until(3100);
     const auto cause = find();
     ASSERT_TRUE(cause);
-    EXPECT_THAT(cause->sentence,
-                HasSubstr("the network between the hosts no-such-host-0 (rank 0), no-such-host-1 (rank 1)"));
+    EXPECT_THAT(
+        cause->sentence,
+        HasSubstr(
+            "the network between the hosts no-such-host-0 (rank 0), no-such-host-1 (rank 1)"));
 }
 
 TEST_F(CauseTest, ATimeoutOfAnOperationInWhichAllAreBlamesNoRank) {

@@ -28,7 +28,8 @@ std::vector<ProcessRecord> run_on_three(double drift = 0) {
     auto records = records_of(all);
     for (std::size_t rank = 0; rank < 3; ++rank) {
         records[rank].identity.host_id = "boot-" + std::to_string(rank) + " net";
-        records[rank].opened_realtime_ns = 1'000'000 * kMs;  // their times of day are no better than this
+        // their times of day are no better than this
+        records[rank].opened_realtime_ns = 1'000'000 * kMs;
     }
     return records;
 }
@@ -49,7 +50,8 @@ TEST(Clocks, AreFoundFromCollectives) {
 TEST(Clocks, ThatDriftAreLessCertain) {
     auto records = run_on_three(1e-5);  // 10 ms in all for one of them
     align_clocks(records);
-    const std::int64_t truth = records[0].clock.offset_ns - 5'005 * kMs;  // in the middle of the run
+    // in the middle of the run
+    const std::int64_t truth = records[0].clock.offset_ns - 5'005 * kMs;
     EXPECT_NEAR(static_cast<double>(records[1].clock.offset_ns - truth), 0,
                 static_cast<double>(records[1].clock.uncertainty_ns) + 1.0 * kMs);
     EXPECT_GT(records[1].clock.uncertainty_ns, 2 * kMs);
@@ -57,8 +59,10 @@ TEST(Clocks, ThatDriftAreLessCertain) {
 
 TEST(Clocks, OfOneMachineAreOne) {
     auto records = run_on_three();
-    for (auto& record : records) record.identity.host_id = "boot net-" + std::to_string(record.identity.pid);
-    records[1].opened_realtime_ns += 7;  // another look at the time of day, in another network namespace
+    for (auto& record : records)
+        record.identity.host_id = "boot net-" + std::to_string(record.identity.pid);
+    // another look at the time of day, in another network namespace
+    records[1].opened_realtime_ns += 7;
     align_clocks(records);
     EXPECT_EQ(records[1].clock.offset_ns, records[0].clock.offset_ns);
     EXPECT_EQ(records[1].clock.uncertainty_ns, 0);

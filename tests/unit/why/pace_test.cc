@@ -18,8 +18,12 @@ struct Plan {
     std::int64_t steps = 40;
     double transfer_ms = 1;
     std::uint64_t bytes = 1000;
-    std::function<double(std::int32_t rank, std::int64_t step)> compute_ms = [](auto...) { return 10.0; };
-    std::function<double(std::int32_t rank, std::int64_t step)> hook_ms = [](auto...) { return 0.0; };
+    std::function<double(std::int32_t rank, std::int64_t step)> compute_ms = [](auto...) {
+        return 10.0;
+    };
+    std::function<double(std::int32_t rank, std::int64_t step)> hook_ms = [](auto...) {
+        return 0.0;
+    };
     std::function<double(std::int32_t rank)> ends_later_ms = [](auto...) { return 0.0; };
 };
 
@@ -30,10 +34,13 @@ std::vector<ProcessRecord> run(const Plan& plan) {
     for (std::int64_t step = 0; step < plan.steps; ++step) {
         std::vector<double> came;
         for (std::int32_t rank = 0; rank < plan.world; ++rank) {
-            const double began = begin[static_cast<std::size_t>(rank)], computed = began + plan.compute_ms(rank, step);
+            const double began = begin[static_cast<std::size_t>(rank)],
+                         computed = began + plan.compute_ms(rank, step);
             const double hooked = computed + plan.hook_ms(rank, step);
             Story& story = all[static_cast<std::size_t>(rank)];
-            story.begin_step(step, began).launch(step, 0, computed).end_hook(step, 0, computed, hooked);
+            story.begin_step(step, began)
+                .launch(step, 0, computed)
+                .end_hook(step, 0, computed, hooked);
             story.end_backward(step, hooked).begin(step, hooked, step, 0, plan.bytes);
             came.push_back(hooked);
         }
@@ -91,7 +98,9 @@ TEST(Pace, FindsASlowRankAmongRandomTimes) {
     std::uniform_real_distribution<double> jitter(0, 20);
     Plan plan;
     plan.steps = 100;
-    plan.compute_ms = [&](std::int32_t rank, std::int64_t) { return 10 + jitter(random) + (rank == 1 ? 20 : 0); };
+    plan.compute_ms = [&](std::int32_t rank, std::int64_t) {
+        return 10 + jitter(random) + (rank == 1 ? 20 : 0);
+    };
     EXPECT_EQ(pace_of(run(plan)).slow, 1);
 }
 
@@ -114,10 +123,9 @@ TEST(Pace, FindsCollectivesThatTakeMostOfAStep) {
     plan.transfer_ms = 80;
     plan.bytes = 8'000'000;
     auto records = run(plan);
-    EXPECT_THAT(
-        pace_of(records).sentence,
-        HasSubstr(
-            "collectives take most of each step: 80 ms of 90 ms (38 steps, 8.0 MB in each), though no rank is late"));
+    EXPECT_THAT(pace_of(records).sentence,
+                HasSubstr("collectives take most of each step: 80 ms of 90 ms (38 steps, 8.0 MB in "
+                          "each), though no rank is late"));
     const auto connect = [&](std::size_t from, std::int32_t to, std::int64_t busy_ms) {
         Peer peer{};
         peer.rank = to;
@@ -131,9 +139,11 @@ TEST(Pace, FindsCollectivesThatTakeMostOfAStep) {
     connect(2, 0, 9'000);
     const Pace pace = pace_of(records);
     EXPECT_FALSE(pace.slow);
-    EXPECT_THAT(pace.sentence,
-                HasSubstr("the connection between rank 0 (on no-such-host-0) and rank 2 (on no-such-host-2) "
-                          "moves 10 MB a second, others 1.0 GB"));
+    EXPECT_THAT(
+        pace.sentence,
+        HasSubstr(
+            "the connection between rank 0 (on no-such-host-0) and rank 2 (on no-such-host-2) "
+            "moves 10 MB a second, others 1.0 GB"));
 }
 
 TEST(Pace, OfARankOnWhichCollectivesEndLaterBlamesNobody) {

@@ -21,19 +21,26 @@ TEST(Position, OnlyRanksThatHaveARecordAreKept) {
     ASSERT_EQ(group.recorded.size(), 2u);
     EXPECT_EQ(group.find(7), group.recorded.data());
     EXPECT_EQ(group.find(50'000), group.recorded.data() + 1);
-    for (const std::int32_t rank : {-1, 0, 8, 59'999, 60'000}) EXPECT_EQ(group.find(rank), nullptr) << rank;
+    for (const std::int32_t rank : {-1, 0, 8, 59'999, 60'000})
+        EXPECT_EQ(group.find(rank), nullptr) << rank;
     const auto absent = absent_ranks(group);
     EXPECT_EQ(absent, (std::vector<RankRange>{{0, 6}, {8, 49'999}, {50'001, 59'999}}));
     EXPECT_EQ(count_of(absent), 59'998);
     EXPECT_EQ(ranges_text(absent),
-              "ranks 0, 1, 2, 3, 4, 5, 6, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20 and 59978 more");
+              "ranks 0, 1, 2, 3, 4, 5, 6, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20 and "
+              "59978 more");
     const std::string text = group_text(group, 0);
     EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 4) << text;
 }
 
 TEST(Position, FollowsAStep) {
     auto all = stories(2);
-    all[0].begin_step(7, 10).launch(7, 0, 12).end_hook(7, 0, 12, 13).end_backward(7, 15).begin(4, 16, 7, 0);
+    all[0]
+        .begin_step(7, 10)
+        .launch(7, 0, 12)
+        .end_hook(7, 0, 12, 13)
+        .end_backward(7, 15)
+        .begin(4, 16, 7, 0);
     all[1].begin_step(7, 10).announce(2, 7).announce(1, 6).announce(0, 6);
     const auto records = records_of(all);
     const auto groups = find_groups(records, {});
@@ -65,7 +72,11 @@ TEST(Position, OfAHookReturnsToWhereItWas) {
 
 TEST(Position, IsThatOfTheMomentWhenTheGroupBroke) {
     auto all = stories(2);
-    all[0].begin_step(0, 1).broken(5, {DDP_ERROR_TIMEOUT, 1, -1, -1, -1, "late"}).end_step(0, 9).leave(10);
+    all[0]
+        .begin_step(0, 1)
+        .broken(5, {DDP_ERROR_TIMEOUT, 1, -1, -1, -1, "late"})
+        .end_step(0, 9)
+        .leave(10);
     all[1].begin_step(0, 1).end_step(0, 7).leave(8);
     const auto records = records_of(all);
     const auto groups = find_groups(records, {});
@@ -78,8 +89,8 @@ TEST(Position, KnowsWhatTheLauncherSaw) {
     auto all = stories(3);
     all[2].leave(3);
     const auto records = records_of(all);
-    const auto groups =
-        find_groups(records, {{0, Sight::Kind::kKilled, "was killed"}, {1, Sight::Kind::kStopped, "was stopped"}});
+    const auto groups = find_groups(records, {{0, Sight::Kind::kKilled, "was killed"},
+                                              {1, Sight::Kind::kStopped, "was stopped"}});
     EXPECT_TRUE(groups[0].recorded[0].killed);
     EXPECT_EQ(groups[0].recorded[0].life, Life::kEnded);
     EXPECT_EQ(groups[0].recorded[1].life, Life::kStopped);
@@ -87,10 +98,12 @@ TEST(Position, KnowsWhatTheLauncherSaw) {
 }
 
 TEST(Position, OfAnEarlierJobWithMoreRanksIsLeftOut) {
-    std::vector<Story> all{Story(2, 4).opened(1).begin(0, 2), Story(3, 4).opened(1)};  // on other hosts
+    // on other hosts
+    std::vector<Story> all{Story(2, 4).opened(1).begin(0, 2), Story(3, 4).opened(1)};
     for (Story& story : stories(2)) all.push_back(story.opened(100).begin(0, 110));
     const auto records = records_of(all);
-    const auto groups = find_groups(records, {{3, Sight::Kind::kKilled, "was killed", "", 50 * kMs}});
+    const auto groups =
+        find_groups(records, {{3, Sight::Kind::kKilled, "was killed", "", 50 * kMs}});
     ASSERT_EQ(groups.size(), 1u);
     EXPECT_EQ(groups[0].world, 2);
     ASSERT_EQ(groups[0].recorded.size(), 2u);
@@ -105,7 +118,9 @@ TEST(Position, IsNotStoppedByWhatWasSeenOfAnEarlierProcess) {
     all[1].opened(100);
     const auto records = records_of(all);
     const auto sight = [&](std::int64_t at) {
-        return find_groups(records, {{1, Sight::Kind::kStopped, "was stopped", "", at * kMs}})[0].recorded[1].life;
+        return find_groups(records, {{1, Sight::Kind::kStopped, "was stopped", "", at * kMs}})[0]
+            .recorded[1]
+            .life;
     };
     EXPECT_NE(sight(99), Life::kStopped);
     EXPECT_EQ(sight(101), Life::kStopped);
@@ -150,7 +165,9 @@ TEST(Position, OfManyGroupsIsThatOfTheirOwnContexts) {
         record.groups.back().key = std::to_string(i);
         record.groups.back().created_ns = i;
     }
-    const auto owner_of = [](int i, int c) { return static_cast<std::uint16_t>(1 + kGroups + kGroups * c + i); };
+    const auto owner_of = [](int i, int c) {
+        return static_cast<std::uint16_t>(1 + kGroups + kGroups * c + i);
+    };
     for (int c = 0; c < kContexts; ++c) {
         for (int i = 0; i < kGroups; ++i) {
             record.contexts.push_back(context);
@@ -193,7 +210,8 @@ TEST(Position, OfManyGroupsIsThatOfTheirOwnContexts) {
         EXPECT_EQ(position.context->owner, owner_of(i, i % kContexts)) << i;
         EXPECT_EQ(position.at, Position::At::kBackward) << i;
         EXPECT_EQ(position.step, 10 * i + 3) << i;
-        const Progress progress = find_progress(groups[static_cast<std::size_t>(i)], position, at * kMs);
+        const Progress progress =
+            find_progress(groups[static_cast<std::size_t>(i)], position, at * kMs);
         const std::vector<std::int64_t>& its_ends = ends[static_cast<std::size_t>(i)];
         EXPECT_EQ(progress.step_ns, static_cast<double>(its_ends[2] - its_ends[0]) / 2) << i;
     }

@@ -40,7 +40,10 @@ protected:
     // Each is an operation; its sequence is its number.
     static void write_operations(int count) {
         for (int i = 0; i < count; ++i)
-            group.write({.kind = EventKind::kOperationEnd, .bytes = 10, .sequence = ++written, .since_ns = now_ns()});
+            group.write({.kind = EventKind::kOperationEnd,
+                         .bytes = 10,
+                         .sequence = ++written,
+                         .since_ns = now_ns()});
     }
 
     static inline std::string folder;
@@ -53,10 +56,12 @@ TEST_F(Reader, FindsTheNewestEventsWhereverTheyLie) {
         write_operations(more);
         for (const std::uint64_t most : {1, 7, 63, 64, 1000}) {
             const ProcessRecord record = read({.events = most});
-            const auto kept = std::min<std::uint64_t>({most, kRing, static_cast<std::uint64_t>(written)});
+            const auto kept =
+                std::min<std::uint64_t>({most, kRing, static_cast<std::uint64_t>(written)});
             ASSERT_EQ(record.events.size(), kept);
             for (std::size_t i = 0; i < kept; ++i)
-                EXPECT_EQ(record.events[i].sequence, written - static_cast<std::int64_t>(kept - 1 - i));
+                EXPECT_EQ(record.events[i].sequence,
+                          written - static_cast<std::int64_t>(kept - 1 - i));
             EXPECT_EQ(record.lost, static_cast<std::uint64_t>(written) - kept);
         }
     }
@@ -84,7 +89,8 @@ TEST_F(Reader, TotalsOutliveTheEvents) {
 
 TEST_F(Reader, RefusesMoreFactsThanItWants) {
     std::vector<std::string> complaints;
-    EXPECT_TRUE(read_records(folder, complaints, {.fact_bytes = kPage}).empty());  // there are a group and a context
+    // there are a group and a context
+    EXPECT_TRUE(read_records(folder, complaints, {.fact_bytes = kPage}).empty());
     ASSERT_EQ(complaints.size(), 1U);
     EXPECT_NE(complaints[0].find("too many facts"), std::string::npos) << complaints[0];
     read({.fact_bytes = 2 * kPage});
@@ -113,21 +119,23 @@ TEST_F(Reader, ReadsWhatWasPackedOnAnotherHost) {
     ASSERT_EQ(records.size(), 1U);
     EXPECT_EQ(records[0].lost, here.lost);
     ASSERT_EQ(records[0].events.size(), here.events.size());
-    for (std::size_t i = 0; i < here.events.size(); ++i) EXPECT_EQ(records[0].events[i].number, here.events[i].number);
+    for (std::size_t i = 0; i < here.events.size(); ++i)
+        EXPECT_EQ(records[0].events[i].number, here.events[i].number);
     ASSERT_EQ(records[0].contexts.size(), 1U);
     EXPECT_EQ(*records[0].contexts[0].params, *here.contexts[0].params);
     const auto sights = read_sights(other.path());
     ASSERT_EQ(sights.size(), 1U);
     EXPECT_EQ(sights[0].words, "last words");
-    EXPECT_EQ(pack_records(folder, 1024).find(".record"), std::string::npos) << "one that is too large is left out";
+    EXPECT_EQ(pack_records(folder, 1024).find(".record"), std::string::npos)
+        << "one that is too large is left out";
 }
 
 TEST_F(Reader, RefusesPackedRecordsThatAreDamaged) {
     const Other other;
     const std::string packed = pack_records(folder, 1 << 20);
-    for (const std::string& bad :
-         {std::string("../x.record\n1\na"), std::string("x.record\n2\na"), std::string("x.record\n-1\n"),
-          std::string("x.txt\n1\na"), std::string("x.record"), packed.substr(0, packed.size() - 1)})
+    for (const std::string& bad : {std::string("../x.record\n1\na"), std::string("x.record\n2\na"),
+                                   std::string("x.record\n-1\n"), std::string("x.txt\n1\na"),
+                                   std::string("x.record"), packed.substr(0, packed.size() - 1)})
         EXPECT_THROW(unpack_records(other.path(), bad), std::runtime_error) << bad.substr(0, 20);
     EXPECT_FALSE(std::filesystem::exists(other.path() + "/../x.record"));
 }

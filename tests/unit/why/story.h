@@ -34,16 +34,23 @@ public:
         ContextRecord context;
         context.owner = kContextOwner;
         context.group = kGroupOwner;
-        context.params = std::make_shared<std::vector<std::string>>(std::vector<std::string>{"a", "b", "c"});
+        context.params =
+            std::make_shared<std::vector<std::string>>(std::vector<std::string>{"a", "b", "c"});
         context.announced = {0, 0, 0};
         context.buckets = {{2, 1}, {0}};
         record_.contexts.push_back(context);
         add(kGroupOwner, event(EventKind::kJoined), 0);
     }
 
-    Story& begin_step(std::int64_t step, double at) { return of_context(EventKind::kStepBegin, step, at); }
-    Story& end_backward(std::int64_t step, double at) { return of_context(EventKind::kBackwardEnd, step, at); }
-    Story& end_step(std::int64_t step, double at) { return of_context(EventKind::kStepEnd, step, at); }
+    Story& begin_step(std::int64_t step, double at) {
+        return of_context(EventKind::kStepBegin, step, at);
+    }
+    Story& end_backward(std::int64_t step, double at) {
+        return of_context(EventKind::kBackwardEnd, step, at);
+    }
+    Story& end_step(std::int64_t step, double at) {
+        return of_context(EventKind::kStepEnd, step, at);
+    }
     Story& launch(std::int64_t step, std::int32_t bucket, double at) {
         add(kContextOwner, event(EventKind::kLaunch, step, bucket), at);
         return add(kContextOwner, event(EventKind::kHookBegin, step, bucket), at);
@@ -57,9 +64,10 @@ public:
                  std::uint64_t bytes = 100, std::int32_t kind = DDP_COLLECTIVE_ALLREDUCE) {
         return operation(EventKind::kOperationBegin, sequence, at, at, step, bucket, bytes, kind);
     }
-    Story& end(std::int64_t sequence, double since, double at, std::int64_t step = -1, std::int32_t bucket = -1,
-               std::uint64_t bytes = 100) {
-        return operation(EventKind::kOperationEnd, sequence, since, at, step, bucket, bytes, DDP_COLLECTIVE_ALLREDUCE);
+    Story& end(std::int64_t sequence, double since, double at, std::int64_t step = -1,
+               std::int32_t bucket = -1, std::uint64_t bytes = 100) {
+        return operation(EventKind::kOperationEnd, sequence, since, at, step, bucket, bytes,
+                         DDP_COLLECTIVE_ALLREDUCE);
     }
     Story& leave(double at) {
         record_.groups[0].totals.left_ns = ns(at);
@@ -77,7 +85,8 @@ public:
         return *this;
     }
     Story& announce(std::int32_t param, std::int64_t step) {
-        record_.contexts[0].announced[static_cast<std::size_t>(param)] = static_cast<AnnouncedStep>(step + 1);
+        record_.contexts[0].announced[static_cast<std::size_t>(param)] =
+            static_cast<AnnouncedStep>(step + 1);
         return *this;
     }
     Story& broken(double at, Verdict verdict) {
@@ -121,8 +130,9 @@ private:
     Story& of_context(EventKind kind, std::int64_t step, double at) {
         return add(kContextOwner, event(kind, step), at);
     }
-    Story& operation(EventKind what, std::int64_t sequence, double since, double at, std::int64_t step,
-                     std::int32_t bucket, std::uint64_t bytes, std::int32_t kind) {
+    Story& operation(EventKind what, std::int64_t sequence, double since, double at,
+                     std::int64_t step, std::int32_t bucket, std::uint64_t bytes,
+                     std::int32_t kind) {
         Event operation = event(what, step, bucket);
         operation.since_ns = ns(since);
         operation.sequence = sequence;

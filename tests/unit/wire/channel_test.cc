@@ -10,13 +10,16 @@ namespace libddp::wire::testing {
 namespace {
 
 const char* name_of(const ::testing::TestParamInfo<Protection>& test) {
-    return test.param == Protection::kTls ? "tls" : test.param == Protection::kAuth ? "auth" : "plain";
+    return test.param == Protection::kTls    ? "tls"
+           : test.param == Protection::kAuth ? "auth"
+                                             : "plain";
 }
 
 class EachChannel : public ::testing::TestWithParam<Protection> {};
 INSTANTIATE_TEST_SUITE_P(Wire, EachChannel, ::testing::ValuesIn(kAll), name_of);
 class ProtectedChannel : public ::testing::TestWithParam<Protection> {};
-INSTANTIATE_TEST_SUITE_P(Wire, ProtectedChannel, ::testing::Values(Protection::kTls, Protection::kAuth), name_of);
+INSTANTIATE_TEST_SUITE_P(Wire, ProtectedChannel,
+                         ::testing::Values(Protection::kTls, Protection::kAuth), name_of);
 
 // A direction of a channel: bytes that go, in pieces of odd sizes, and those that have come.
 struct Traffic {
@@ -166,14 +169,15 @@ TEST_P(EachChannel, ACutConnectionGivesWhatCame) {
     const std::string bytes = random_bytes(200'000, 4);
     for (const std::size_t most : {1U, 100U, 5000U, 20'000U, 65'000U, 66'000U, 150'000U}) {
         Relay relay;
-        Channels channels =
-            open(std::move(relay.client), std::move(relay.server), GetParam(), [&] { return relay.pump(); });
+        Channels channels = open(std::move(relay.client), std::move(relay.server), GetParam(),
+                                 [&] { return relay.pump(); });
         relay.up.most = relay.up.passed + most;
         std::size_t sent = 0;
         std::string received;
         ErrorInfo error;
         for (int turn = 0; turn < 1000 && error.ok(); ++turn) {
-            error_of([&] { sent += send_some(*channels.client, std::string_view(bytes).substr(sent)); });
+            error_of(
+                [&] { sent += send_some(*channels.client, std::string_view(bytes).substr(sent)); });
             relay.pump();
             error = error_of([&] { received += receive_some(*channels.server, bytes.size()); });
         }
@@ -183,12 +187,13 @@ TEST_P(EachChannel, ACutConnectionGivesWhatCame) {
     }
 }
 
-// A relay that does `change` to the bytes after the handshake. The receiver gets a prefix of the sent bytes, and then an error.
+// A relay that does `change` to the bytes after the handshake. The receiver gets a prefix of the
+// sent bytes, and then an error.
 void expect_detected(Protection protection, const std::function<std::string(std::string)>& change) {
     const std::string bytes = random_bytes(300'000, 6);
     Relay relay;
-    Channels channels =
-        open(std::move(relay.client), std::move(relay.server), protection, [&] { return relay.pump(); });
+    Channels channels = open(std::move(relay.client), std::move(relay.server), protection,
+                             [&] { return relay.pump(); });
     relay.up.change = change;
     std::size_t sent = 0;
     std::string received;
@@ -203,7 +208,8 @@ void expect_detected(Protection protection, const std::function<std::string(std:
     EXPECT_NE(error.message.find("changed on the way"), std::string::npos) << error.message;
     EXPECT_LT(received.size(), bytes.size());
     EXPECT_TRUE(received == bytes.substr(0, received.size()));
-    EXPECT_EQ(error_of([&] { receive_some(*channels.server, 1); }).code, DDP_ERROR_PERMISSION_DENIED);
+    EXPECT_EQ(error_of([&] { receive_some(*channels.server, 1); }).code,
+              DDP_ERROR_PERMISSION_DENIED);
 }
 
 TEST_P(ProtectedChannel, AFlippedBitIsFound) {
@@ -212,7 +218,8 @@ TEST_P(ProtectedChannel, AFlippedBitIsFound) {
         std::size_t at = round < 24 ? static_cast<std::size_t>(round) : random() % 250'000;
         std::size_t passed = 0;
         expect_detected(GetParam(), [&](std::string bytes) {
-            if (at >= passed && at < passed + bytes.size()) bytes[at - passed] ^= static_cast<char>(1 << (at % 8));
+            if (at >= passed && at < passed + bytes.size())
+                bytes[at - passed] ^= static_cast<char>(1 << (at % 8));
             passed += bytes.size();
             return bytes;
         });
@@ -245,10 +252,12 @@ TEST_P(ProtectedChannel, RecordedBytesAreFound) {
 
     Channels other = open(GetParam());
     write_all(other.client->fd(), seen);
-    EXPECT_EQ(error_of([&] { receive_some(*other.server, 1000); }).code, DDP_ERROR_PERMISSION_DENIED);
+    EXPECT_EQ(error_of([&] { receive_some(*other.server, 1000); }).code,
+              DDP_ERROR_PERMISSION_DENIED);
 
     write_all(recorded.server->fd(), seen);
-    EXPECT_EQ(error_of([&] { receive_some(*recorded.client, 1000); }).code, DDP_ERROR_PERMISSION_DENIED);
+    EXPECT_EQ(error_of([&] { receive_some(*recorded.client, 1000); }).code,
+              DDP_ERROR_PERMISSION_DENIED);
 }
 
 TEST_P(EachChannel, TheWireShowsWhatItMay) {

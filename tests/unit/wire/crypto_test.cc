@@ -12,7 +12,8 @@
 
 #include "support.h"
 
-// OpenSSL's memory for a thread of the parent belongs to nobody in a forked child, and would count as leaked there.
+// OpenSSL's memory for a thread of the parent belongs to nobody in a forked child, and would count
+// as leaked there.
 static bool in_child = false;
 #ifdef DDP_SANITIZED
 extern "C" __attribute__((used, visibility("default"))) int __lsan_is_turned_off() {
@@ -25,9 +26,10 @@ namespace {
 
 TEST(DeriveKey, EachSecretAndLabelHasItsOwn) {
     std::set<Key> keys;
-    for (const std::string& secret :
-         {std::string(), std::string("s3cret"), std::string("s3cret "), std::string(1, '\0'), std::string(5000, 's')})
-        for (const char* label : {"", "libddp store", "libddp link"}) keys.insert(derive_key(secret, label));
+    for (const std::string& secret : {std::string(), std::string("s3cret"), std::string("s3cret "),
+                                      std::string(1, '\0'), std::string(5000, 's')})
+        for (const char* label : {"", "libddp store", "libddp link"})
+            keys.insert(derive_key(secret, label));
     EXPECT_EQ(keys.size(), 15U);
     EXPECT_EQ(derive_key("s3cret", "libddp store"), derive_key("s3cret", "libddp store"));
 }
@@ -59,7 +61,8 @@ void keep_talking(Protection protection, std::atomic<int>& talk) {
     } catch (const Error& error) {
         EXPECT_EQ(error.info().code, DDP_ERROR_UNAVAILABLE) << error.info().message;
     }
-    // As libddp's own threads do. One that ended now would enter OpenSSL once more, through a destructor of OpenSSL's own.
+    // As libddp's own threads do. One that ended now would enter OpenSSL once more, through a
+    // destructor of OpenSSL's own.
     while (true) pause();
 }
 
@@ -70,9 +73,11 @@ TEST(CryptographyDeathTest, AProcessMayExitWhileThreadsTalk) {
             static std::atomic<int> talk{0};
             std::vector<std::thread> threads;
             for (Protection protection : kAll)
-                for (int i = 0; i < 2; ++i) threads.emplace_back(keep_talking, protection, std::ref(talk));
+                for (int i = 0; i < 2; ++i)
+                    threads.emplace_back(keep_talking, protection, std::ref(talk));
             for (auto& thread : threads) thread.detach();
-            while (talk < static_cast<int>(threads.size())) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+            while (talk < static_cast<int>(threads.size()))
+                std::this_thread::sleep_for(std::chrono::milliseconds(1));
             std::this_thread::sleep_for(std::chrono::milliseconds(50));
             std::exit(0);
         },
@@ -101,7 +106,8 @@ TEST(CryptographyDeathTest, AForkedChildMayExit) {
             std::exit(usable ? 0 : 1);  // runs the exit handlers
         }
         int status = -1;
-        for (int waited = 0; waited < 10'000 && waitpid(child, &status, WNOHANG) == 0; ++waited) usleep(1000);
+        for (int waited = 0; waited < 10'000 && waitpid(child, &status, WNOHANG) == 0; ++waited)
+            usleep(1000);
         EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
         if (!WIFEXITED(status)) kill(child, SIGKILL);
     }

@@ -20,8 +20,9 @@ protected:
     GateTest() {
         Descriptor listener = listen_on("127.0.0.1", 0);
         address = local_address(listener.get());
-        gate = std::make_unique<Gate>(std::move(listener), "a test", knows("me", key_of("s3cret")), Protection::kTls,
-                                      [this](Gate::Guest guest) { guests.push_back(std::move(guest)); });
+        gate = std::make_unique<Gate>(
+            std::move(listener), "a test", knows("me", key_of("s3cret")), Protection::kTls,
+            [this](Gate::Guest guest) { guests.push_back(std::move(guest)); });
     }
     // from: an address of this host.
     Descriptor connect(const char* from = "127.0.0.1") const {
@@ -43,7 +44,8 @@ protected:
     }
     // Until the client is done or refused.
     void finish(End& client) {
-        for (auto deadline = Deadline::after_ms(with_slack(10'000)); !client.over() && !deadline.expired();) {
+        for (auto deadline = Deadline::after_ms(with_slack(10'000));
+             !client.over() && !deadline.expired();) {
             client.step();
             gate->advance();
             std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -90,8 +92,8 @@ TEST_F(GateTest, AnIdentityDoesNotReachTheTerminal) {
     EXPECT_EQ(std::count(seen.begin(), seen.end(), '\n'), 1) << seen;
 }
 
-// As when a large job begins.
-// More than may be inside at once. A sanitizer is too slow for the second that a handshake may take while others wait.
+// As when a large job begins. More than may be inside at once. A sanitizer is too slow for the
+// second that a handshake may take while others wait.
 #ifdef DDP_SANITIZED
 constexpr int kCrowd = 100;
 #else
@@ -119,7 +121,8 @@ TEST_F(GateTest, ACrowdIsAdmittedWithoutASecondTry) {
     EXPECT_EQ(guests.size(), clients.size());
 }
 
-// Sent again and again, a hello begins one handshake. The others are closed without an answer, and hold nobody back.
+// Sent again and again, a hello begins one handshake. The others are closed without an answer, and
+// hold nobody back.
 TEST_F(GateTest, ARecordingIsUsedOnce) {
     const std::string hello = recording();
     int answered = 0, closed = 0;
@@ -154,7 +157,8 @@ TEST_F(GateTest, OnlyAHelloWithTheKeyIsRemembered) {
         for (int i = 0; i < 2; ++i) {
             auto [here, there] = connected();
             write_all(there.get(), hello);
-            End server{Handshake::server(std::move(here), knows("me", key_of("s3cret")), Protection::kTls, &seen)};
+            End server{Handshake::server(std::move(here), knows("me", key_of("s3cret")),
+                                         Protection::kTls, &seen)};
             server.step();
             const bool good = key == std::string("s3cret");
             EXPECT_EQ(server.error.code, !good    ? DDP_ERROR_PERMISSION_DENIED
@@ -184,7 +188,8 @@ TEST(SeenHellosTest, AreBounded) {
     EXPECT_TRUE(seen.has(number(SeenHellos::kMost)));
 }
 
-// Many recordings that nobody has used yet, from one network: it has its share, and others come in at once.
+// Many recordings that nobody has used yet, from one network: it has its share, and others come in
+// at once.
 TEST_F(GateTest, ANetworkOfRecordingsGetsItsShare) {
     std::vector<Descriptor> flood;
     const auto come = [&](int count) {
@@ -235,7 +240,8 @@ TEST_F(GateTest, RecordingsHoldOthersBackForASecondAtMost) {
     auto start = std::chrono::steady_clock::now();
     finish(client);
     EXPECT_TRUE(client.done) << client.error.message;
-    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::milliseconds(with_slack(4000)));
+    EXPECT_LT(std::chrono::steady_clock::now() - start,
+              std::chrono::milliseconds(with_slack(4000)));
 }
 
 }  // namespace

@@ -16,10 +16,14 @@ void expect_error(const ErrorInfo& error, ddp_status code, const std::string& pa
 
 // Two ends with a relay between them.
 struct Meeting {
-    explicit Meeting(Protection client_wants = Protection::kTls, Protection server_wants = Protection::kTls,
-                     const std::string& client_secret = "s3cret", const std::string& identity = "me")
-        : client{Handshake::client(std::move(relay.client), identity, key_of(client_secret), client_wants)},
-          server{Handshake::server(std::move(relay.server), knows("me", key_of("s3cret")), server_wants)} {}
+    explicit Meeting(Protection client_wants = Protection::kTls,
+                     Protection server_wants = Protection::kTls,
+                     const std::string& client_secret = "s3cret",
+                     const std::string& identity = "me")
+        : client{Handshake::client(std::move(relay.client), identity, key_of(client_secret),
+                                   client_wants)},
+          server{Handshake::server(std::move(relay.server), knows("me", key_of("s3cret")),
+                                   server_wants)} {}
 
     void run() {
         drive(client, server, [this] { return relay.pump(); });
@@ -50,8 +54,8 @@ TEST(Handshake, AnotherKeyIsRefused) {
         meeting.run();
         expect_error(meeting.client.error, DDP_ERROR_PERMISSION_DENIED, "another key");
         expect_error(meeting.server.error, DDP_ERROR_PERMISSION_DENIED, "another key");
-        expect_error(error_of([&] { meeting.server.handshake->advance(); }), DDP_ERROR_PERMISSION_DENIED,
-                     "another key");
+        expect_error(error_of([&] { meeting.server.handshake->advance(); }),
+                     DDP_ERROR_PERMISSION_DENIED, "another key");
         EXPECT_THROW(meeting.client.handshake->take_channel(), Error);
     }
 }
@@ -60,7 +64,8 @@ TEST(Handshake, AnUnknownIdentityIsRefused) {
     Meeting meeting(Protection::kTls, Protection::kTls, "s3cret", "somebody else");
     meeting.run();
     expect_error(meeting.client.error, DDP_ERROR_PERMISSION_DENIED, "no key for 'somebody else'");
-    expect_error(meeting.server.error, DDP_ERROR_PERMISSION_DENIED, "'somebody else', for which the server has no key");
+    expect_error(meeting.server.error, DDP_ERROR_PERMISSION_DENIED,
+                 "'somebody else', for which the server has no key");
 }
 
 TEST(Handshake, IdentitiesAreShortTexts) {
@@ -81,8 +86,10 @@ TEST(Handshake, ProtectionsMustBeEqual) {
             if (client == server) continue;
             Meeting meeting(client, server);
             meeting.run();
-            expect_error(meeting.client.error, DDP_ERROR_PERMISSION_DENIED, "does not offer a connection that is");
-            expect_error(meeting.server.error, DDP_ERROR_PERMISSION_DENIED, "the client wants a connection that is");
+            expect_error(meeting.client.error, DDP_ERROR_PERMISSION_DENIED,
+                         "does not offer a connection that is");
+            expect_error(meeting.server.error, DDP_ERROR_PERMISSION_DENIED,
+                         "the client wants a connection that is");
         }
     }
 }
@@ -110,8 +117,12 @@ TEST(Handshake, BytesMayComeOneByOne) {
     for (Protection protection : kAll) {
         Meeting meeting(protection, protection);
         std::string waiting[2];
-        meeting.relay.up.change = [&](std::string bytes) { return waiting[0] += bytes, std::string(); };
-        meeting.relay.down.change = [&](std::string bytes) { return waiting[1] += bytes, std::string(); };
+        meeting.relay.up.change = [&](std::string bytes) {
+            return waiting[0] += bytes, std::string();
+        };
+        meeting.relay.down.change = [&](std::string bytes) {
+            return waiting[1] += bytes, std::string();
+        };
         // The relay holds everything back and gives one byte in each turn.
         auto [client, client_side] = connected();
         auto [server, server_side] = connected();
@@ -135,14 +146,17 @@ TEST(Handshake, BytesMayComeOneByOne) {
 }
 
 TEST(Handshake, StrangersAreNamed) {
-    std::vector<std::string> texts = {"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "x", "\n", std::string(1, '\0')};
+    std::vector<std::string> texts = {"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "x", "\n",
+                                      std::string(1, '\0')};
     for (unsigned i = 0; i < 100; ++i) texts.push_back(random_bytes(1 + i * 7, i));
     for (const bool to_server : {true, false}) {
         for (const std::string& text : texts) {
             if (text[0] == 21 || text[0] == 22) continue;
             auto [mine, other] = connected();
-            End end{to_server ? Handshake::server(std::move(mine), knows("me", key_of("")), Protection::kTls)
-                              : Handshake::client(std::move(mine), "me", key_of(""), Protection::kTls)};
+            End end{
+                to_server
+                    ? Handshake::server(std::move(mine), knows("me", key_of("")), Protection::kTls)
+                    : Handshake::client(std::move(mine), "me", key_of(""), Protection::kTls)};
             write_all(other.get(), text);
             end.step();
             expect_error(end.error, DDP_ERROR_UNAVAILABLE, "not libddp");
@@ -160,15 +174,18 @@ TEST(Handshake, WhatOnlyLooksLikeTlsIsRefused) {
         if (seed % 2 == 0) text[5] = seed % 4 == 0 ? 1 : 2;  // ClientHello or ServerHello
         for (const bool to_server : {true, false}) {
             auto [mine, other] = connected();
-            End end{to_server ? Handshake::server(std::move(mine), knows("me", key_of("")), Protection::kTls)
-                              : Handshake::client(std::move(mine), "me", key_of(""), Protection::kTls)};
+            End end{
+                to_server
+                    ? Handshake::server(std::move(mine), knows("me", key_of("")), Protection::kTls)
+                    : Handshake::client(std::move(mine), "me", key_of(""), Protection::kTls)};
             write_all(other.get(), text);
             end.step();
             if (end.error.ok()) {  // it waits for the rest of a message
                 other.reset();
                 end.step();
             }
-            EXPECT_TRUE(end.error.code == DDP_ERROR_UNAVAILABLE || end.error.code == DDP_ERROR_PERMISSION_DENIED)
+            EXPECT_TRUE(end.error.code == DDP_ERROR_UNAVAILABLE ||
+                        end.error.code == DDP_ERROR_PERMISSION_DENIED)
                 << end.error.message;
         }
     }
@@ -184,8 +201,8 @@ TEST(Handshake, AStrangerMakesNobodyTakeManyBytes) {
     for (int i = 0; i < 8; ++i) bytes += record;
     std::size_t sent = 0;
     while (end.error.ok() && sent < bytes.size()) {
-        const ssize_t count =
-            ::send(other.get(), bytes.data() + sent, std::min<std::size_t>(512, bytes.size() - sent), MSG_NOSIGNAL);
+        const ssize_t count = ::send(other.get(), bytes.data() + sent,
+                                     std::min<std::size_t>(512, bytes.size() - sent), MSG_NOSIGNAL);
         ASSERT_GT(count, 0);
         sent += static_cast<std::size_t>(count);
         end.step();
@@ -206,14 +223,16 @@ TEST(Handshake, ACutConnectionIsNoChannel) {
             meeting.relay.up.most = most;
             meeting.run();
             EXPECT_FALSE(meeting.server.done) << most;
-            expect_error(meeting.server.error, DDP_ERROR_UNAVAILABLE, "closed the connection during the handshake");
+            expect_error(meeting.server.error, DDP_ERROR_UNAVAILABLE,
+                         "closed the connection during the handshake");
         }
         for (std::size_t most = 1; most < down; ++most) {
             Meeting meeting(protection, protection);
             meeting.relay.down.most = most;
             meeting.run();
             EXPECT_FALSE(meeting.client.done || meeting.server.done) << most;
-            expect_error(meeting.client.error, DDP_ERROR_UNAVAILABLE, "closed the connection during the handshake");
+            expect_error(meeting.client.error, DDP_ERROR_UNAVAILABLE,
+                         "closed the connection during the handshake");
         }
     }
 }
@@ -228,7 +247,8 @@ TEST(Handshake, AChangedByteIsNoChannel) {
             auto& direction = upwards ? meeting.relay.up : meeting.relay.down;
             std::size_t passed = 0;
             direction.change = [&, at](std::string bytes) {
-                if (at >= passed && at < passed + bytes.size()) bytes[at - passed] ^= static_cast<char>(1 << (at % 8));
+                if (at >= passed && at < passed + bytes.size())
+                    bytes[at - passed] ^= static_cast<char>(1 << (at % 8));
                 passed += bytes.size();
                 return bytes;
             };
@@ -274,7 +294,8 @@ public:
         if (server) certify();
         SSL_CTX_set_alpn_select_cb(
             context_,
-            [](SSL*, const unsigned char** chosen, unsigned char* size, const unsigned char* offered, unsigned, void*) {
+            [](SSL*, const unsigned char** chosen, unsigned char* size,
+               const unsigned char* offered, unsigned, void*) {
                 *chosen = offered + 1;
                 *size = offered[0];
                 return SSL_TLSEXT_ERR_OK;
@@ -344,7 +365,8 @@ TEST(Handshake, AClientWithoutAKeyIsRefused) {
         const unsigned char offer[] = "\x0clibddp tls 1";
         SSL_set_alpn_protos(impostor.ssl(), offer, sizeof offer - 1);
         impostor.take(std::move(other));
-        End server{Handshake::server(std::move(mine), knows("me", key_of("s3cret")), Protection::kTls)};
+        End server{
+            Handshake::server(std::move(mine), knows("me", key_of("s3cret")), Protection::kTls)};
         for (int turn = 0; turn < 6; ++turn) {
             impostor.step();
             server.step();

@@ -21,9 +21,11 @@ std::string from_hex(const std::string& digits) {
 
 // RFC 8448, 3: the client's first application data.
 TEST(Records, AreThoseOfTheStandard) {
-    const std::string text = from_hex("9e40646ce79a7f9dc05af8889bce6552875afa0b06df0087f792ebb7c17504a5");
+    const std::string text =
+        from_hex("9e40646ce79a7f9dc05af8889bce6552875afa0b06df0087f792ebb7c17504a5");
     const std::string expected = from_hex(
-        "1703030043a23f7054b62c94d0affafe8228ba55cbefacea42f914aa66bcab3f2b9819a8a5b46b395bd54a9a20441e2b62"
+        "1703030043a23f7054b62c94d0affafe8228ba55cbefacea42f914aa66bcab3f2b9819a8a5b46b395bd54a9a20"
+        "441e2b62"
         "974e1f5a6292a2977014bd1e3deae63aeebb21694915e4");
     Records::Secret secret;
     std::copy(text.begin(), text.end(), secret.begin());
@@ -42,7 +44,8 @@ TEST(Records, AreThoseOfTheStandard) {
     EXPECT_EQ(Records::content_size(bytes), content.size());
     std::string opened(content.size(), '?');
     const iovec places[] = {{opened.data(), 31}, {opened.data() + 31, 19}};
-    EXPECT_EQ(Records(secret, false, 0).open(bytes, content.size(), places, 2), Records::Content::kData);
+    EXPECT_EQ(Records(secret, false, 0).open(bytes, content.size(), places, 2),
+              Records::Content::kData);
     EXPECT_EQ(opened, content);
     EXPECT_EQ(Records(secret, false, 1).open(bytes, content.size(), places, 2), std::nullopt);
 }
@@ -51,19 +54,20 @@ TEST(Records, AreThoseOfTheStandard) {
 class BesideOpenSsl : public ::testing::Test {
 protected:
     BesideOpenSsl() : context_(SSL_CTX_new(TLS_server_method())) {
-        SSL_CTX_set_psk_find_session_callback(context_,
-                                              [](SSL* ssl, const unsigned char*, std::size_t, SSL_SESSION** session) {
-                                                  const Key key = key_of("s3cret");
-                                                  const unsigned char cipher[] = {0x13, 0x01};
-                                                  *session = SSL_SESSION_new();
-                                                  SSL_SESSION_set1_master_key(*session, key.data(), key.size());
-                                                  SSL_SESSION_set_cipher(*session, SSL_CIPHER_find(ssl, cipher));
-                                                  SSL_SESSION_set_protocol_version(*session, TLS1_3_VERSION);
-                                                  return 1;
-                                              });
+        SSL_CTX_set_psk_find_session_callback(
+            context_, [](SSL* ssl, const unsigned char*, std::size_t, SSL_SESSION** session) {
+                const Key key = key_of("s3cret");
+                const unsigned char cipher[] = {0x13, 0x01};
+                *session = SSL_SESSION_new();
+                SSL_SESSION_set1_master_key(*session, key.data(), key.size());
+                SSL_SESSION_set_cipher(*session, SSL_CIPHER_find(ssl, cipher));
+                SSL_SESSION_set_protocol_version(*session, TLS1_3_VERSION);
+                return 1;
+            });
         SSL_CTX_set_alpn_select_cb(
             context_,
-            [](SSL*, const unsigned char** chosen, unsigned char* size, const unsigned char* offered, unsigned, void*) {
+            [](SSL*, const unsigned char** chosen, unsigned char* size,
+               const unsigned char* offered, unsigned, void*) {
                 *chosen = offered + 1;
                 *size = offered[0];
                 return SSL_TLSEXT_ERR_OK;
@@ -71,12 +75,12 @@ protected:
             nullptr);
         SSL_CTX_set_num_tickets(context_, 0);
         ssl_ = SSL_new(context_);
-        SSL_set_msg_callback(ssl_,
-                             [](int sends, int, int kind, const void* message, std::size_t size, SSL*, void* self) {
-                                 if (sends == 0 && kind == SSL3_RT_HANDSHAKE && size > 0 &&
-                                     *static_cast<const char*>(message) == SSL3_MT_KEY_UPDATE)
-                                     ++static_cast<BesideOpenSsl*>(self)->new_keys_;
-                             });
+        SSL_set_msg_callback(ssl_, [](int sends, int, int kind, const void* message,
+                                      std::size_t size, SSL*, void* self) {
+            if (sends == 0 && kind == SSL3_RT_HANDSHAKE && size > 0 &&
+                *static_cast<const char*>(message) == SSL3_MT_KEY_UPDATE)
+                ++static_cast<BesideOpenSsl*>(self)->new_keys_;
+        });
         SSL_set_msg_callback_arg(ssl_, this);
     }
     ~BesideOpenSsl() override {
@@ -103,7 +107,8 @@ protected:
             if (SSL_accept(ssl_) == 1 && !said) said = SSL_write(ssl_, first.data(), size) == size;
         }
         char byte = 0;
-        if (end.done && SSL_read(ssl_, &byte, 1) == 1 && byte == 'r') channel_ = end.handshake->take_channel();
+        if (end.done && SSL_read(ssl_, &byte, 1) == 1 && byte == 'r')
+            channel_ = end.handshake->take_channel();
         return end.error;
     }
 
@@ -131,7 +136,8 @@ protected:
         std::string received;
         for (int idle = 0; received.size() < size && idle < 1000; ++idle) {
             // OpenSSL wants the same bytes again after it could not write them.
-            if (step == 0) step = static_cast<int>(std::min<std::size_t>(size - sent, random() % 60'000 + 1));
+            if (step == 0)
+                step = static_cast<int>(std::min<std::size_t>(size - sent, random() % 60'000 + 1));
             if (sent < size && SSL_write(ssl_, bytes.data() + sent, step) == step) {
                 sent += static_cast<std::size_t>(step);
                 step = 0;
@@ -160,7 +166,8 @@ TEST_F(BesideOpenSsl, BytesArriveInOrder) {
 }
 
 TEST_F(BesideOpenSsl, OpenSslReplacesItsKey) {
-    for (const int kind : {SSL_KEY_UPDATE_NOT_REQUESTED, SSL_KEY_UPDATE_REQUESTED, SSL_KEY_UPDATE_REQUESTED}) {
+    for (const int kind :
+         {SSL_KEY_UPDATE_NOT_REQUESTED, SSL_KEY_UPDATE_REQUESTED, SSL_KEY_UPDATE_REQUESTED}) {
         ASSERT_EQ(SSL_key_update(ssl_, kind), 1);
         expect_down(100'000, 5);
         expect_up(100'000, 6);
@@ -185,7 +192,8 @@ TEST_F(BesideOpenSsl, AnAlertIsNamed) {
     EXPECT_LE(SSL_read(ssl_, &byte, 1), 0);
     const ErrorInfo error = error_of([&] { receive_some(*channel_, 100); });
     EXPECT_EQ(error.code, DDP_ERROR_PERMISSION_DENIED);
-    EXPECT_EQ(error.message, "bytes of the connection were changed on the way (alert 20 of the other end)");
+    EXPECT_EQ(error.message,
+              "bytes of the connection were changed on the way (alert 20 of the other end)");
 }
 
 TEST_F(BesideOpenSsl, RecordsWithoutDataHaveABound) {

@@ -14,7 +14,8 @@ SocketAddress address_of(const std::string& host) {
 TEST(Strangers, TheOldestGoesFirst) {
     Strangers strangers;
     EXPECT_FALSE(strangers.next_to_go());
-    for (std::uint64_t id = 1; id <= Strangers::kMost; ++id) strangers.add(id, address_of("10.0.0.1"));
+    for (std::uint64_t id = 1; id <= Strangers::kMost; ++id)
+        strangers.add(id, address_of("10.0.0.1"));
     EXPECT_FALSE(strangers.too_many());
     strangers.add(1000, address_of("10.0.0.1"));
     EXPECT_TRUE(strangers.too_many());
@@ -68,7 +69,8 @@ TEST(Strangers, ANetworkHasItsShareOfThePromising) {
     strangers.remove(2);
     EXPECT_FALSE(strangers.oldest_of_crowd());
     // One prefix of 64 bits is one network.
-    for (std::uint64_t id = 200; id <= 200 + Strangers::kShare; ++id) come(id, str("2001:db8::", id).c_str());
+    for (std::uint64_t id = 200; id <= 200 + Strangers::kShare; ++id)
+        come(id, str("2001:db8::", id).c_str());
     EXPECT_EQ(strangers.oldest_of_crowd(), 200U);
 }
 

@@ -30,7 +30,8 @@ std::pair<Descriptor, Descriptor> connected_tcp() {
         throw std::runtime_error("listen failed");
     Descriptor client(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     connect(client.get(), raw, size);
-    return {std::move(client), Descriptor(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK))};
+    return {std::move(client),
+            Descriptor(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK))};
 }
 
 std::string read_all(int fd) {
@@ -87,7 +88,9 @@ Key key_of(const std::string& secret) {
 }
 
 Handshake::Lookup knows(std::string identity, const Key& key) {
-    return [identity, key](std::string_view asked) { return asked == identity ? std::optional(key) : std::nullopt; };
+    return [identity, key](std::string_view asked) {
+        return asked == identity ? std::optional(key) : std::nullopt;
+    };
 }
 
 bool End::step() {
@@ -111,7 +114,8 @@ void drive(End& client, End& server, const std::function<bool()>& between) {
     }
 }
 
-Channels open(Descriptor client, Descriptor server, Protection protection, const std::function<bool()>& between) {
+Channels open(Descriptor client, Descriptor server, Protection protection,
+              const std::function<bool()>& between) {
     const Key key = key_of("s3cret");
     End one{Handshake::client(std::move(client), "me", key, protection)};
     End two{Handshake::server(std::move(server), knows("me", key), protection)};

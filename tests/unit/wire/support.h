@@ -1,4 +1,5 @@
-// Shared by the tests of channels: connected sockets, a relay between two ends, and both ends of a handshake.
+// Shared by the tests of channels: connected sockets, a relay between two ends, and both ends of a
+// handshake.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -19,7 +20,8 @@ namespace libddp::wire::testing {
 
 inline constexpr Protection kAll[] = {Protection::kTls, Protection::kAuth, Protection::kPlain};
 
-// Two connected, non-blocking sockets. buffer: bytes that the kernel holds for each, about; 0 for the system's choice.
+// Two connected, non-blocking sockets. buffer: bytes that the kernel holds for each, about; 0 for
+// the system's choice.
 std::pair<Descriptor, Descriptor> connected(int buffer = 0);
 std::pair<Descriptor, Descriptor> connected_tcp();
 
@@ -27,7 +29,8 @@ std::pair<Descriptor, Descriptor> connected_tcp();
 std::string read_all(int fd);
 void write_all(int fd, std::string_view bytes);
 
-// Two ends with a relay between them, which passes bytes on when it is told to. A test may look at them, and change them.
+// Two ends with a relay between them, which passes bytes on when it is told to. A test may look at
+// them, and change them.
 class Relay {
 public:
     Relay();

@@ -26,12 +26,14 @@ void find_modules() {
 }  // namespace
 
 void check_cuda(cudaError_t code, const char* call) {
-    if (code != cudaSuccess) throw std::runtime_error(std::string(call) + " failed: " + cudaGetErrorString(code));
+    if (code != cudaSuccess)
+        throw std::runtime_error(std::string(call) + " failed: " + cudaGetErrorString(code));
 }
 
 ddp_device parse_device(const std::string& text) {
     const bool numbered = text.rfind("cuda:", 0) == 0;
-    if (text != "cuda" && !numbered) throw std::runtime_error("--device is cpu, cuda or cuda:N, not '" + text + "'");
+    if (text != "cuda" && !numbered)
+        throw std::runtime_error("--device is cpu, cuda or cuda:N, not '" + text + "'");
     ddp_device device{DDP_DEVICE_CUDA, numbered ? std::atoi(text.c_str() + 5) : 0};
     find_modules();
     libddp::require_device(device, "--device");

@@ -19,7 +19,8 @@ ddp_device parse_device(const std::string& text);
 // Device memory that the program has allocated, as a trainer would. Freed with the pointer.
 std::shared_ptr<void> allocate_on(const ddp_device& device, std::size_t bytes);
 
-// Numbers of which no two neighbours are alike, in [-1, 1): how fast memory is may depend on what is in it.
+// Numbers of which no two neighbours are alike, in [-1, 1): how fast memory is may depend on what
+// is in it.
 void fill_with_random(void* memory, std::size_t floats);
 
 // Times on a stream, by the GPU's clock.

@@ -37,7 +37,8 @@ double GpuMoments::at(std::size_t moment) {
     check_cuda(failed_, "cudaEventRecord");
     check_cuda(cudaEventSynchronize(events_[moment]), "cudaEventSynchronize");
     float milliseconds = 0;
-    check_cuda(cudaEventElapsedTime(&milliseconds, start_, events_[moment]), "cudaEventElapsedTime");
+    check_cuda(cudaEventElapsedTime(&milliseconds, start_, events_[moment]),
+               "cudaEventElapsedTime");
     return milliseconds;
 }
 

@@ -12,7 +12,8 @@ namespace bench {
 
 class GpuMoments final : public Moments {
 public:
-    // Counts from when this stream comes to this point, for which it waits. All streams are of its device, the current one.
+    // Counts from when this stream comes to this point, for which it waits. All streams are of its
+    // device, the current one.
     explicit GpuMoments(void* stream);
     ~GpuMoments() override;
     GpuMoments(const GpuMoments&) = delete;

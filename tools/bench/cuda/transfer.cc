@@ -1,5 +1,5 @@
-// ddp-bench transfer: how fast gradients are packed into buckets on a GPU and unpacked again, and how fast hooks compress them,
-// beside the GPU's own copies.
+// ddp-bench transfer: how fast gradients are packed into buckets on a GPU and unpacked again, and
+// how fast hooks compress them, beside the GPU's own copies.
 #include <algorithm>
 #include <deque>
 #include <functional>
@@ -31,7 +31,8 @@ std::shared_ptr<void> random_floats(const ddp_device& device, std::size_t count)
     return memory;
 }
 
-// Where the parameters of a model go: the last come first, and a bucket is full when it has so many bytes.
+// Where the parameters of a model go: the last come first, and a bucket is full when it has so many
+// bytes.
 std::vector<std::vector<std::size_t>> plan_buckets(const Model& model, double bucket_mb) {
     const double cap = bucket_mb * 1048576;
     std::vector<std::vector<std::size_t>> buckets;
@@ -77,7 +78,8 @@ public:
     // The device's own copy of as many bytes: each bucket in one piece.
     void copy() const {
         for (const Bucket& bucket : buckets_)
-            check_cuda(cudaMemcpyAsync(bucket.other.get(), bucket.memory.get(), bucket.bytes, cudaMemcpyDeviceToDevice,
+            check_cuda(cudaMemcpyAsync(bucket.other.get(), bucket.memory.get(), bucket.bytes,
+                                       cudaMemcpyDeviceToDevice,
                                        static_cast<cudaStream_t>(stream_->handle())),
                        "cudaMemcpyAsync");
     }
@@ -101,7 +103,8 @@ private:
             std::vector<ddp_segment> result = gradients;
             for (std::size_t i = 0; i < result.size(); ++i) {
                 const auto& there = dtype == DDP_F32 ? memory : halves;
-                void* place = static_cast<std::byte*>(there.get()) + offsets[i] / 4 * libddp::dtype_size(dtype);
+                void* place = static_cast<std::byte*>(there.get()) +
+                              offsets[i] / 4 * libddp::dtype_size(dtype);
                 void* own = const_cast<void*>(result[i].src);
                 result[i].dst = into_bucket ? place : own;
                 result[i].src = into_bucket ? own : place;
@@ -116,12 +119,12 @@ private:
     std::size_t count_ = 0;
 };
 
-// The gradients of a model, as a hook that gathers sees them in a world of one; with errors, unless the hook keeps none. The sum of
-// both is the same after each pass.
+// The gradients of a model, as a hook that gathers sees them in a world of one; with errors, unless
+// the hook keeps none. The sum of both is the same after each pass.
 class Coded {
 public:
-    Coded(const Model& model, const Options& options, const ddp_device& device, const libddp::DeviceStream& stream,
-          const ddp_codec& codec)
+    Coded(const Model& model, const Options& options, const ddp_device& device,
+          const libddp::DeviceStream& stream, const ddp_codec& codec)
         : stream_(stream), keeps_errors_(codec.kind != DDP_CODEC_QUANTIZE) {
         for (const auto& params : plan_buckets(model, options.bucket_mb)) {
             Bucket& bucket = buckets_.emplace_back();
@@ -145,12 +148,14 @@ public:
             bucket.batch.part_count = bucket.parts.size();
             bucket.memory.push_back(allocate_on(device, bucket.batch.size));
             bucket.batch.gathered = bucket.memory.back().get();
-            bucket.memory.push_back(allocate_on(device, libddp::on_device::encode_scratch(stream, bucket.batch)));
+            bucket.memory.push_back(
+                allocate_on(device, libddp::on_device::encode_scratch(stream, bucket.batch)));
             bucket.batch.scratch = bucket.memory.back().get();
         }
     }
 
-    // The fewest bytes that a pass can read and write: gradient and error once. Without an error nobody reads the old gradient.
+    // The fewest bytes that a pass can read and write: gradient and error once. Without an error
+    // nobody reads the old gradient.
     double pack_bytes() const { return (keeps_errors_ ? 8 : 4) * elements_ + packed_; }
     double unpack_bytes() const { return (keeps_errors_ ? 16 : 4) * elements_ + packed_; }
     void pack() const {
@@ -176,7 +181,8 @@ private:
 // The matrices of a model, with errors, as the hook powersgd sees them.
 class LowRank {
 public:
-    LowRank(const Model& model, const Options& options, const ddp_device& device, const libddp::DeviceStream& stream)
+    LowRank(const Model& model, const Options& options, const ddp_device& device,
+            const libddp::DeviceStream& stream)
         : device_(device), stream_(stream) {
         for (const auto& params : plan_buckets(model, options.bucket_mb)) {
             Bucket& bucket = buckets_.emplace_back();
@@ -191,7 +197,9 @@ public:
     }
 
     // The fewest bytes that a pass can read and write, but for P and Q.
-    double bytes(ddp_low_rank_op op) const { return (op == DDP_LOW_RANK_RESTORE ? 16 : 8) * elements_; }
+    double bytes(ddp_low_rank_op op) const {
+        return (op == DDP_LOW_RANK_RESTORE ? 16 : 8) * elements_;
+    }
     void run(ddp_low_rank_op op) const {
         for (const Bucket& bucket : buckets_)
             libddp::on_device::low_rank(stream_, op,
@@ -210,8 +218,9 @@ private:
         memory_.push_back(random_floats(device_, count));
         return static_cast<float*>(memory_.back().get());
     }
-    // The result of a pass is not the input of the next one, so that numbers stay of usual size: restoring leaves the
-    // sum as it was, and only the sum to which Q = M^T P is added grows slowly.
+    // The result of a pass is not the input of the next one, so that numbers stay of usual size:
+    // restoring leaves the sum as it was, and only the sum to which Q = M^T P is added grows
+    // slowly.
     void add(Bucket& bucket, std::size_t rows, std::size_t columns) {
         const std::size_t count = rows * columns;
         elements_ += static_cast<double>(count);
@@ -240,8 +249,10 @@ private:
 
 using Pass = std::function<void()>;
 
-// Milliseconds of each kind of pass, once for each iteration. All kinds take turns, so that each meets the same clocks.
-std::vector<std::vector<double>> time_passes(const Job& job, std::int64_t iterations, const std::vector<Pass>& kinds) {
+// Milliseconds of each kind of pass, once for each iteration. All kinds take turns, so that each
+// meets the same clocks.
+std::vector<std::vector<double>> time_passes(const Job& job, std::int64_t iterations,
+                                             const std::vector<Pass>& kinds) {
     GpuTimer timer(job.stream().handle());
     std::vector<Iteration> loops;
     loops.reserve(kinds.size());
@@ -263,8 +274,11 @@ std::vector<Row> run_transfer(const Options& options) {
     const ddp_device device = parse_device(options.device);
     const Model model = find_model(options.model);
     const Job job(model, options, device);
-    const auto coded = [&](const ddp_codec& codec) { return Coded(model, options, device, job.stream(), codec); };
-    const Coded quantize = coded({DDP_CODEC_QUANTIZE, 0, 512, 0}), onebit = coded({DDP_CODEC_ONEBIT, 0, 512, 0}),
+    const auto coded = [&](const ddp_codec& codec) {
+        return Coded(model, options, device, job.stream(), codec);
+    };
+    const Coded quantize = coded({DDP_CODEC_QUANTIZE, 0, 512, 0}),
+                onebit = coded({DDP_CODEC_ONEBIT, 0, 512, 0}),
                 topk = coded({DDP_CODEC_TOPK, 0, 0, 0.01});
     const LowRank matrices(model, options, device, job.stream());
     struct Kind {
@@ -277,31 +291,34 @@ std::vector<Row> run_transfer(const Options& options) {
         return Kind{name, matrices.bytes(op), [&matrices, op] { matrices.run(op); }};
     };
     // The unpacked bytes were packed undivided, so numbers stay of ordinary size.
-    const std::vector<Kind> kinds = {{"copy", 8 * elements, [&] { job.copy(); }},
-                                     {"pack and divide", 8 * elements, [&] { job.pack(DDP_F32, 1.0 / 3); }},
-                                     {"pack", 8 * elements, [&] { job.pack(DDP_F32, 1); }},
-                                     {"pack to f16", 6 * elements, [&] { job.pack(DDP_F16, 1.0 / 3); }},
-                                     {"unpack", 8 * elements, [&] { job.unpack(DDP_F32); }},
-                                     {"unpack from f16", 6 * elements, [&] { job.unpack(DDP_F16); }},
-                                     {"quantize", quantize.pack_bytes(), [&] { quantize.pack(); }},
-                                     {"unpack quantize", quantize.unpack_bytes(), [&] { quantize.unpack(); }},
-                                     {"1-bit", onebit.pack_bytes(), [&] { onebit.pack(); }},
-                                     {"unpack 1-bit", onebit.unpack_bytes(), [&] { onebit.unpack(); }},
-                                     {"top-k", topk.pack_bytes(), [&] { topk.pack(); }},
-                                     {"unpack top-k", topk.unpack_bytes(), [&] { topk.unpack(); }},
-                                     low_rank("P = M Q", DDP_LOW_RANK_PROJECT),
-                                     low_rank("Q = M^T P", DDP_LOW_RANK_PROJECT_BACK),
-                                     low_rank("M = P Q^T", DDP_LOW_RANK_RESTORE)};
+    const std::vector<Kind> kinds = {
+        {"copy", 8 * elements, [&] { job.copy(); }},
+        {"pack and divide", 8 * elements, [&] { job.pack(DDP_F32, 1.0 / 3); }},
+        {"pack", 8 * elements, [&] { job.pack(DDP_F32, 1); }},
+        {"pack to f16", 6 * elements, [&] { job.pack(DDP_F16, 1.0 / 3); }},
+        {"unpack", 8 * elements, [&] { job.unpack(DDP_F32); }},
+        {"unpack from f16", 6 * elements, [&] { job.unpack(DDP_F16); }},
+        {"quantize", quantize.pack_bytes(), [&] { quantize.pack(); }},
+        {"unpack quantize", quantize.unpack_bytes(), [&] { quantize.unpack(); }},
+        {"1-bit", onebit.pack_bytes(), [&] { onebit.pack(); }},
+        {"unpack 1-bit", onebit.unpack_bytes(), [&] { onebit.unpack(); }},
+        {"top-k", topk.pack_bytes(), [&] { topk.pack(); }},
+        {"unpack top-k", topk.unpack_bytes(), [&] { topk.unpack(); }},
+        low_rank("P = M Q", DDP_LOW_RANK_PROJECT),
+        low_rank("Q = M^T P", DDP_LOW_RANK_PROJECT_BACK),
+        low_rank("M = P Q^T", DDP_LOW_RANK_RESTORE)};
     const std::int64_t iterations = options.iterations() > 0 ? options.iterations() : 50;
     std::vector<Pass> passes(kinds.size());
-    std::transform(kinds.begin(), kinds.end(), passes.begin(), [](const Kind& kind) { return kind.pass; });
+    std::transform(kinds.begin(), kinds.end(), passes.begin(),
+                   [](const Kind& kind) { return kind.pass; });
     const auto series = time_passes(job, iterations, passes);
     std::vector<Row> rows;
     double copy_speed = 0;
     for (std::size_t i = 0; i < kinds.size(); ++i) {
         const double speed = kinds[i].bytes / median(series[i]) / 1e6;
         if (rows.empty()) copy_speed = speed;
-        Row row = make_row("transfer", 1, "cuda", static_cast<std::int64_t>(kinds[i].bytes), series[i]);
+        Row row =
+            make_row("transfer", 1, "cuda", static_cast<std::int64_t>(kinds[i].bytes), series[i]);
         row["what"] = kinds[i].name;
         row["model"] = options.model;
         row["buckets"] = job.buckets();

@@ -1,9 +1,10 @@
-// The same as `ddp-bench allreduce`, through Gloo alone: one rank of it, f32 in place. For each size it prints a row
-// for each of Gloo's own algorithms; the caller takes the best. processes.py starts the ranks.
+// The same as `ddp-bench allreduce`, through Gloo alone: one rank of it, f32 in place. For each
+// size it prints a row for each of Gloo's own algorithms; the caller takes the best. processes.py
+// starts the ranks.
 //
-// "busy" is Gloo's synchronous mode, in which the calling thread polls the sockets itself. Only its older algorithms, which
-// are bound to their memory, have it, and only for sizes that fit into the sockets' buffers: beyond that two ranks that
-// send to each other wait forever.
+// "busy" is Gloo's synchronous mode, in which the calling thread polls the sockets itself. Only its
+// older algorithms, which are bound to their memory, have it, and only for sizes that fit into the
+// sockets' buffers: beyond that two ranks that send to each other wait forever.
 #include <gloo/allreduce.h>
 #include <gloo/allreduce_halving_doubling.h>
 #include <gloo/allreduce_ring_chunked.h>
@@ -44,7 +45,9 @@ struct Options {
 Options parse(int argc, char** argv) {
     Options options;
     CLI::App app("One rank of Gloo's own allreduce");
-    app.add_option("--bytes", options.bytes, "Sizes, separated by commas")->delimiter(',')->required();
+    app.add_option("--bytes", options.bytes, "Sizes, separated by commas")
+        ->delimiter(',')
+        ->required();
     app.add_option("--iters", options.iterations, "0: as many as fit into --seconds, at least 10");
     app.add_option("--seconds", options.seconds, "Of measuring each algorithm");
     app.add_option("--timeout", options.timeout, "Of each collective");
@@ -58,7 +61,9 @@ Options parse(int argc, char** argv) {
 
 std::string variable(const char* name) {
     const char* value = std::getenv(name);
-    if (value == nullptr) throw std::runtime_error(std::string(name) + " is not set: processes.py starts this program");
+    if (value == nullptr)
+        throw std::runtime_error(std::string(name) +
+                                 " is not set: processes.py starts this program");
     return value;
 }
 
@@ -157,12 +162,13 @@ std::function<void()> operation(const Context& context, gloo::AllreduceOptions::
 
 template <template <typename> class Algorithm>
 std::function<void()> bound(const Context& context, std::vector<float>& data) {
-    const auto algorithm =
-        std::make_shared<Algorithm<float>>(context, std::vector<float*>{data.data()}, static_cast<int>(data.size()));
+    const auto algorithm = std::make_shared<Algorithm<float>>(
+        context, std::vector<float*>{data.data()}, static_cast<int>(data.size()));
     return [algorithm] { algorithm->run(); };
 }
 
-std::vector<Competitor> competitors(Connector& connector, const std::string& size, std::vector<float>& data) {
+std::vector<Competitor> competitors(Connector& connector, const std::string& size,
+                                    std::vector<float>& data) {
     using gloo::AllreduceOptions;
     const auto context = [&](const std::string& name) { return connector.connect(size + name); };
     const auto busy = [&](const std::string& name) { return connector.connect_busy(size + name); };
@@ -173,8 +179,10 @@ std::vector<Competitor> competitors(Connector& connector, const std::string& siz
         {"halving_doubling", bound<gloo::AllreduceHalvingDoubling>(context("halving"), data)},
     };
     if (data.size() * sizeof(float) <= kLargestBusy) {
-        all.push_back({"ring_chunked, busy", bound<gloo::AllreduceRingChunked>(busy("chunked_busy"), data)});
-        all.push_back({"halving_doubling, busy", bound<gloo::AllreduceHalvingDoubling>(busy("halving_busy"), data)});
+        all.push_back(
+            {"ring_chunked, busy", bound<gloo::AllreduceRingChunked>(busy("chunked_busy"), data)});
+        all.push_back({"halving_doubling, busy",
+                       bound<gloo::AllreduceHalvingDoubling>(busy("halving_busy"), data)});
     }
     return all;
 }
@@ -184,18 +192,20 @@ void check(const Competitor& competitor, std::vector<float>& data, int world) {
     std::fill(data.begin(), data.end(), 1.0f);
     competitor.reduce();
     for (const float sum : data) {
-        if (sum != static_cast<float>(world)) throw std::runtime_error(competitor.name + " gave a wrong sum");
+        if (sum != static_cast<float>(world))
+            throw std::runtime_error(competitor.name + " gave a wrong sum");
     }
     std::fill(data.begin(), data.end(), 0.0f);
 }
 
-std::vector<bench::Row> measure_size(Connector& connector, const bench::Ranks& ranks, const Options& options,
-                                     std::uint64_t bytes) {
+std::vector<bench::Row> measure_size(Connector& connector, const bench::Ranks& ranks,
+                                     const Options& options, std::uint64_t bytes) {
     std::vector<float> data(std::max<std::size_t>(1, bytes / sizeof(float)));
     const std::vector<Competitor> all = competitors(connector, std::to_string(bytes), data);
     std::vector<bench::Iteration> loops;
     for (const Competitor& competitor : all) {
-        ranks.barrier();  // in synchronous mode a thread that is early would keep its core from the others
+        // in synchronous mode a thread that is early would keep its core from the others
+        ranks.barrier();
         check(competitor, data, connector.world());
         loops.push_back([&competitor] {
             const double start = bench::now_ms();
@@ -208,7 +218,8 @@ std::vector<bench::Row> measure_size(Connector& connector, const bench::Ranks& r
     std::vector<bench::Row> rows;
     for (std::size_t i = 0; i < all.size(); ++i) {
         rows.push_back(bench::make_row("gloo-allreduce", connector.world(), "gloo",
-                                       static_cast<std::int64_t>(data.size() * sizeof(float)), series[i]));
+                                       static_cast<std::int64_t>(data.size() * sizeof(float)),
+                                       series[i]));
         rows.back()["dtype"] = "f32";
         rows.back()["setting"] = all[i].name;
     }

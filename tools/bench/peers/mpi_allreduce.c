@@ -1,5 +1,6 @@
-/* The same as `ddp-bench allreduce`, through MPI_Allreduce: f32 in place, in memory of MPI_Alloc_mem. Rank 0
- * prints a row for each size as ddp-bench does. contenders.py compiles it and runs it under mpirun.
+/* The same as `ddp-bench allreduce`, through MPI_Allreduce: f32 in place, in memory of
+ * MPI_Alloc_mem. Rank 0 prints a row for each size as ddp-bench does. contenders.py compiles it and
+ * runs it under mpirun.
  *
  * usage: mpi_allreduce SECONDS ITERATIONS SIZE...      ITERATIONS: 0 for as many as fit into SECONDS, at least 10
  */
@@ -69,10 +70,11 @@ static void measure_size(size_t bytes, double seconds, long iterations) {
     qsort(series, (size_t)times, sizeof *series, compare);
     if (rank == 0) {
         printf(
-            "{\"name\": \"mpi-allreduce\", \"world\": %d, \"backend\": \"mpi\", \"bytes\": %zu, \"iters\": %ld, "
+            "{\"name\": \"mpi-allreduce\", \"world\": %d, \"backend\": \"mpi\", \"bytes\": %zu, "
+            "\"iters\": %ld, "
             "\"median_ms\": %.6g, \"p10_ms\": %.6g, \"p90_ms\": %.6g, \"dtype\": \"f32\"}\n",
-            world, (size_t)count * sizeof *data, times, percentile(series, times, 0.5), percentile(series, times, 0.1),
-            percentile(series, times, 0.9));
+            world, (size_t)count * sizeof *data, times, percentile(series, times, 0.5),
+            percentile(series, times, 0.1), percentile(series, times, 0.9));
         fflush(stdout);
     }
     free(series);
@@ -81,7 +83,8 @@ static void measure_size(size_t bytes, double seconds, long iterations) {
 
 int main(int argc, char** argv) {
     MPI_Init(&argc, &argv);
-    for (int i = 3; i < argc; ++i) measure_size(strtoull(argv[i], NULL, 10), atof(argv[1]), atol(argv[2]));
+    for (int i = 3; i < argc; ++i)
+        measure_size(strtoull(argv[i], NULL, 10), atof(argv[1]), atol(argv[2]));
     MPI_Finalize();
     return 0;
 }

@@ -42,11 +42,13 @@ std::vector<double> caps(double usual_mb, double most_mb) {
     for (const double mb : kCapsMb)
         if (mb <= most_mb) found.push_back(mb);
     const auto distance = [&](double mb) { return std::abs(std::log(mb / usual_mb)); };
-    std::stable_sort(found.begin(), found.end(), [&](double a, double b) { return distance(a) < distance(b); });
+    std::stable_sort(found.begin(), found.end(),
+                     [&](double a, double b) { return distance(a) < distance(b); });
     return found;
 }
 
-// Each of these functions returns the same settings with all values of one setting. The default comes first.
+// Each of these functions returns the same settings with all values of one setting. The default
+// comes first.
 
 std::vector<Settings> with_caps(const Settings& now, const Settings& usual) {
     const bool first_is_default = now.first_bucket_mb == default_first_mb(now.bucket_mb);
@@ -92,10 +94,12 @@ struct Setting {
 };
 
 const Setting kSettings[] = {
-    {"bucket_cap_bytes", with_caps, [](const Settings& settings) { return bytes_of(settings.bucket_mb); }, ""},
+    {"bucket_cap_bytes", with_caps,
+     [](const Settings& settings) { return bytes_of(settings.bucket_mb); }, ""},
     {"first_bucket_cap_bytes", with_first_caps,
      [](const Settings& settings) { return bytes_of(settings.first_bucket_mb); }, ""},
-    {"round_robin", with_groups, [](const Settings& settings) { return std::to_string(settings.groups); },
+    {"round_robin", with_groups,
+     [](const Settings& settings) { return std::to_string(settings.groups); },
      ". Leave it out with nccl"},
 };
 
@@ -131,7 +135,9 @@ private:
         tried_.push_back({settings, step_(settings)});
         return tried_.back().time;
     }
-    double saving(const Settings& from, const Settings& to) { return 1 - time(to).step / time(from).step; }
+    double saving(const Settings& from, const Settings& to) {
+        return 1 - time(to).step / time(from).step;
+    }
     void note_advised(const Settings& settings) { find(settings)->advised = true; }
 
     // Takes the first of these settings, or those after them that save something.
@@ -141,7 +147,8 @@ private:
         for (const Settings& next : all)
             if (saving(found_, next) >= kNoticeable) found_ = next;
     }
-    // The settings found, then several groups with all caps, because they hide the latencies of small buckets.
+    // The settings found, then several groups with all caps, because they hide the latencies of
+    // small buckets.
     std::vector<Settings> with_groups_and_caps() const {
         std::vector<Settings> all{found_};
         for (Settings& in_turn : with_groups(found_, usual_)) {
@@ -165,27 +172,33 @@ private:
     std::string of_settings() {
         const StepTime usual = time(usual_), found = time(found_);
         const std::string keep = "Keep libddp's defaults";
-        if (share_exposed(usual) < kNoticeable) return keep + ": " + of_communication(usual) + ".\n";
+        if (share_exposed(usual) < kNoticeable)
+            return keep + ": " + of_communication(usual) + ".\n";
         std::string text = found_ == usual_
                                ? keep + ". A step takes " + fixed(usual.step) + " ms:\n"
                                : "With these settings a step takes " + fixed(found.step) + " ms, " +
-                                     percent(saving(usual_, found_)) + " less than with libddp's defaults (" +
-                                     fixed(usual.step) + " ms). Each saving is beside the other settings:\n";
-        for (const Setting& setting : kSettings) text += std::string("  ") + setting.name + of_setting(setting) + '\n';
+                                     percent(saving(usual_, found_)) +
+                                     " less than with libddp's defaults (" + fixed(usual.step) +
+                                     " ms). Each saving is beside the other settings:\n";
+        for (const Setting& setting : kSettings)
+            text += std::string("  ") + setting.name + of_setting(setting) + '\n';
         return text;
     }
     std::string of_setting(const Setting& setting) {
         const std::vector<Settings> all = setting.values(found_, usual_);
         if (found_ != all.front())
-            return " = " + setting.value(found_) + " saves " + percent(saving(all.front(), found_)) + setting.remark;
+            return " = " + setting.value(found_) + " saves " +
+                   percent(saving(all.front(), found_)) + setting.remark;
         const std::string keep = ": keep the default, " + setting.value(found_) + ". ";
-        if (share_exposed(time(found_)) < kNoticeable) return keep + "No other value can save " + percent(kNoticeable);
+        if (share_exposed(time(found_)) < kNoticeable)
+            return keep + "No other value can save " + percent(kNoticeable);
         double most = 0;
         for (const Settings& other : all) most = std::max(most, saving(found_, other));
         return keep + "Other values save " + (most < 5e-4 ? "nothing" : "at most " + percent(most));
     }
     static std::string of_communication(const StepTime& time) {
-        return "communication that nothing hides takes " + percent(share_exposed(time)) + " of a step";
+        return "communication that nothing hides takes " + percent(share_exposed(time)) +
+               " of a step";
     }
 
     std::string of_hooks() {
@@ -193,15 +206,18 @@ private:
         if (share_exposed(now) < kNoticeable) return "";
         if (hosts_ == 1) return "On one host no hook is worth its time.\n";
         const std::string uncounted = ", and the time that a hook computes is not counted.\n";
-        if (share_exposed(now) < kWorthAHook) return "No hook is worth it: " + of_communication(now) + uncounted;
+        if (share_exposed(now) < kWorthAHook)
+            return "No hook is worth it: " + of_communication(now) + uncounted;
         Settings halved = found_;
         halved.hook = "fp16";
         const double saved = saving(found_, halved);
-        if (saved < kWorthAHook) return "No hook is worth it: fp16 saves " + percent(saved) + " of a step" + uncounted;
+        if (saved < kWorthAHook)
+            return "No hook is worth it: fp16 saves " + percent(saved) + " of a step" + uncounted;
         note_advised(halved);
-        return "A hook changes numbers, so try it last. With fp16 or bf16 a step takes " + fixed(time(halved).step) +
-               " ms, " + percent(saved) +
-               " less. The time that a hook computes is not counted: measure a step, and compare the accuracy.\n" +
+        return "A hook changes numbers, so try it last. With fp16 or bf16 a step takes " +
+               fixed(time(halved).step) + " ms, " + percent(saved) +
+               " less. The time that a hook computes is not counted: measure a step, and compare "
+               "the accuracy.\n" +
                of_powersgd(halved);
     }
     // Only a remark: it needs tuning.
@@ -212,7 +228,8 @@ private:
         ranked.hook_options = "start=0";
         if (saving(halved, ranked) < kWorthAHook) return "";
         return "Even then " + of_communication(time(halved)) + ". With powersgd a step takes " +
-               fixed(time(ranked).step) + " ms, but powersgd changes numbers more and needs tuning.\n";
+               fixed(time(ranked).step) +
+               " ms, but powersgd changes numbers more and needs tuning.\n";
     }
 
     const int hosts_;

@@ -22,10 +22,9 @@ struct Advice {
     std::string text;
 };
 
-// A setting keeps its default unless another value saves 2 % of a step. A hook changes numbers, so it must save 10 %
-// more.
-// hosts: of the job. On one host the default bucket cap is that of shm, and no hook is tried.
-// step: predicts a step.
+// A setting keeps its default unless another value saves 2 % of a step. A hook changes numbers, so
+// it must save 10 % more. hosts: of the job. On one host the default bucket cap is that of shm, and
+// no hook is tried. step: predicts a step.
 Advice advise(int hosts, const std::function<StepTime(const Settings&)>& step);
 
 }  // namespace bench

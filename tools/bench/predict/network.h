@@ -1,5 +1,6 @@
-// The cost of a collective on a network that a few numbers describe: the alpha-beta model of Thakur, Rabenseifner and Gropp,
-// Optimization of collective communication operations in MPICH, 2005.
+// The cost of a collective on a network that a few numbers describe: the alpha-beta model of
+// Thakur, Rabenseifner and Gropp, Optimization of collective communication operations in MPICH,
+// 2005.
 #pragma once
 
 #include <ddp/backend.h>
@@ -21,8 +22,8 @@ struct Network {
     double local_gb_s = 0;        // vectors that the ranks of a host reduce
 };
 
-// "1gbit", "10gbit", "25gbit", "100gbit", "infiniband" or "nvlink-ib", then overrides: "25gbit:latency-us=12:host-gb-s=2.8". Throws
-// std::invalid_argument.
+// "1gbit", "10gbit", "25gbit", "100gbit", "infiniband" or "nvlink-ib", then overrides:
+// "25gbit:latency-us=12:host-gb-s=2.8". Throws std::invalid_argument.
 Network find_network(const std::string& text);
 // The names, for messages.
 std::string network_names();
@@ -41,14 +42,16 @@ struct Cost {
     double all() const { return latency_ms + transfer_ms; }
 };
 
-// bytes: the input of each rank; of an allgather it must not depend on the world. Between hosts this is the cheapest of three algorithms:
-// all to all, ring, and recursive halving and doubling.
-Cost cost_of(const Network& network, const Cluster& cluster, ddp_collective_kind kind, double bytes);
+// bytes: the input of each rank; of an allgather it must not depend on the world. Between hosts
+// this is the cheapest of three algorithms: all to all, ring, and recursive halving and doubling.
+Cost cost_of(const Network& network, const Cluster& cluster, ddp_collective_kind kind,
+             double bytes);
 
 // Measured times of allreduces of several sizes.
 class Measured {
 public:
-    // Lines of JSON, as `ddp-bench allreduce --json` prints them for one world and one setting. Throws std::invalid_argument.
+    // Lines of JSON, as `ddp-bench allreduce --json` prints them for one world and one setting.
+    // Throws std::invalid_argument.
     explicit Measured(const std::vector<std::string>& lines);
     int world() const { return world_; }
     // Interpolates between two sizes, and extrapolates beyond them.

@@ -62,7 +62,9 @@ struct Candidate {
     std::string name;     // of the schedule, as --schedule has it
     double piece_mb = 0;  // 0: buckets are not cut
 
-    double piece_bytes() const { return piece_mb > 0 ? piece_mb * 1048576 : std::numeric_limits<double>::infinity(); }
+    double piece_bytes() const {
+        return piece_mb > 0 ? piece_mb * 1048576 : std::numeric_limits<double>::infinity();
+    }
     double bytes() const {  // the input of each rank in a step
         double sum = 0;
         for (const Collective& collective : schedule.collectives) sum += collective.bytes;
@@ -71,7 +73,8 @@ struct Candidate {
     std::size_t collectives() const {
         if (name == "decoupled") return decoupled(schedule.collectives, layers, 1).size();
         std::size_t count = 0;
-        for (const Collective& collective : schedule.collectives) count += piece_count(collective, piece_bytes());
+        for (const Collective& collective : schedule.collectives)
+            count += piece_count(collective, piece_bytes());
         return count;
     }
 };
@@ -85,18 +88,22 @@ public:
           compute_(compute_of(model_, options)) {
         if (!options.measured.empty()) measured_.emplace(lines_of(options.measured));
         if (measured_ && measured_->world() != options.world)
-            throw std::invalid_argument("--measured: the rows are of a world of " + std::to_string(measured_->world()) +
-                                        ", and --world is " + std::to_string(options.world));
+            throw std::invalid_argument("--measured: the rows are of a world of " +
+                                        std::to_string(measured_->world()) + ", and --world is " +
+                                        std::to_string(options.world));
         const auto& schedules = options.schedules;
-        const bool decouples = std::find(schedules.begin(), schedules.end(), "decoupled") != schedules.end();
+        const bool decouples =
+            std::find(schedules.begin(), schedules.end(), "decoupled") != schedules.end();
         const bool cuts = *std::max_element(options.piece_mbs.begin(), options.piece_mbs.end()) > 0;
         if (!options.save_plan.empty() && (decouples || cuts || options.agreement != "plan"))
             throw std::invalid_argument(
-                "--save-plan: a bucket plan gives the order of whole buckets. Leave out decoupled, --piece-mb and "
+                "--save-plan: a bucket plan gives the order of whole buckets. Leave out decoupled, "
+                "--piece-mb and "
                 "--agreement");
         if (measured_ && decouples)
             throw std::invalid_argument(
-                "--measured: the file has only times of allreduces, and --schedule decoupled sends none");
+                "--measured: the file has only times of allreduces, and --schedule decoupled sends "
+                "none");
     }
 
     // One for each schedule and size of pieces that the options name.
@@ -105,7 +112,8 @@ public:
         const Schedule schedule = find_schedule(model_, settings);
         const std::vector<Layer> layers = layers_of(schedule);
         for (const std::string& name : options_.schedules)
-            for (const double piece_mb : name == "first-used" ? options_.piece_mbs : std::vector<double>{0})
+            for (const double piece_mb :
+                 name == "first-used" ? options_.piece_mbs : std::vector<double>{0})
                 all.push_back({settings, schedule, layers, name, piece_mb});
         return all;
     }
@@ -113,18 +121,21 @@ public:
     StepTime step(const Candidate& candidate, int world, bool without_latency = false) const {
         const NextPass next = next_pass(candidate, world, without_latency);
         const std::vector<Collective>& all = candidate.schedule.collectives;
-        return play(candidate.name == "decoupled" ? decoupled(all, candidate.layers, world) : all, compute_,
-                    cost(world, without_latency), world, processors(), 64, 1, next);
+        return play(candidate.name == "decoupled" ? decoupled(all, candidate.layers, world) : all,
+                    compute_, cost(world, without_latency), world, processors(), 64, 1, next);
     }
 
     // The bucket plan that makes libddp send the buckets in this order.
     std::string plan(const Candidate& candidate, int world) const {
         if (candidate.name != "first-used") return candidate.schedule.plan;
-        return plan_in_order(candidate.schedule.plan,
-                             first_used_order(candidate.schedule.collectives, compute_, cost(world, false), world,
-                                              processors(), next_pass(candidate, world, false)));
+        return plan_in_order(
+            candidate.schedule.plan,
+            first_used_order(candidate.schedule.collectives, compute_, cost(world, false), world,
+                             processors(), next_pass(candidate, world, false)));
     }
-    double alone() const { return compute_.forward_ms + compute_.backward_ms + compute_.optimizer_ms; }
+    double alone() const {
+        return compute_.forward_ms + compute_.backward_ms + compute_.optimizer_ms;
+    }
     Cluster cluster(int world) const { return {world, options_.ranks_a_host}; }
     double efficiency(const StepTime& time) const { return alone() / time.step; }
 
@@ -160,21 +171,23 @@ public:
         const StepTime time = step(candidate, world);
         if (time.waiting > time.exposed)
             return fixed(time.waiting) + " ms of each step are spent waiting for the slowest rank";
-        const std::string exposed = fixed(time.exposed) + " ms of each step are communication that " +
-                                    (candidate.name == "finalize" ? "no backward pass" : "neither pass") +
-                                    " hides, mostly ";
+        const std::string exposed =
+            fixed(time.exposed) + " ms of each step are communication that " +
+            (candidate.name == "finalize" ? "no backward pass" : "neither pass") +
+            " hides, mostly ";
         if (step(candidate, world, true).exposed < time.exposed / 2)
             return exposed + "latency: " + std::to_string(candidate.collectives()) +
                    " collectives a step. Larger buckets help";
         return exposed + "transfer: " + fixed(candidate.bytes() * 1e-6) +
-               " MB from each rank. A faster network, a hook that compresses or a larger batch helps";
+               " MB from each rank. A faster network, a hook that compresses or a larger batch "
+               "helps";
     }
 
 private:
     CostOf cost(int world, bool without_latency) const {
         return [this, ranks = cluster(world), without_latency](const Collective& collective) {
-            Cost found =
-                measured_ ? measured_cost(collective) : cost_of(network_, ranks, collective.kind, collective.bytes);
+            Cost found = measured_ ? measured_cost(collective)
+                                   : cost_of(network_, ranks, collective.kind, collective.bytes);
             if (without_latency) found.latency_ms = 0;
             return found;
         };
@@ -187,7 +200,8 @@ private:
         if (candidate.name == "first-used") {
             next.order = options_.agreement == "plan" ? Order::planned : Order::first_used;
             next.piece_bytes = candidate.piece_bytes();
-            if (options_.agreement == "piece" && !without_latency) next.agreement_ms = agreement_ms(cluster(world));
+            if (options_.agreement == "piece" && !without_latency)
+                next.agreement_ms = agreement_ms(cluster(world));
         }
         return next;
     }
@@ -196,7 +210,8 @@ private:
         const auto elements = static_cast<double>(std::max<std::int64_t>(1, element_count(model_)));
         std::vector<Layer> layers;
         for (std::size_t i = 0; i < model_.size(); ++i)
-            layers.push_back({schedule.bucket_of[i], forward[i], static_cast<double>(model_[i].count()) / elements});
+            layers.push_back({schedule.bucket_of[i], forward[i],
+                              static_cast<double>(model_[i].count()) / elements});
         return layers;
     }
     double agreement_ms(const Cluster& cluster) const {
@@ -204,9 +219,11 @@ private:
                          : cost_of(network_, cluster, DDP_COLLECTIVE_BARRIER, 0).latency_ms;
     }
     Cost measured_cost(const Collective& collective) const {
-        if (collective.kind == DDP_COLLECTIVE_ALLREDUCE) return measured_->allreduce(collective.bytes);
-        throw std::invalid_argument("--measured: the hook '" + options_.hook +
-                                    "' does not send by allreduce, and the file has only times of allreduces");
+        if (collective.kind == DDP_COLLECTIVE_ALLREDUCE)
+            return measured_->allreduce(collective.bytes);
+        throw std::invalid_argument(
+            "--measured: the hook '" + options_.hook +
+            "' does not send by allreduce, and the file has only times of allreduces");
     }
 
     const Options& options_;
@@ -223,27 +240,30 @@ std::vector<int> worlds_below(int world) {
 }
 
 // times: of the worlds of 2 and more ranks.
-std::string where_it_ends(const Predictor& predictor, const Candidate& best, const std::map<int, StepTime>& times) {
+std::string where_it_ends(const Predictor& predictor, const Candidate& best,
+                          const std::map<int, StepTime>& times) {
     libddp::TextOut text;
     text << std::setprecision(3);
-    const auto bad = std::find_if(times.begin(), times.end(),
-                                  [&](const auto& item) { return predictor.efficiency(item.second) < kGood; });
+    const auto bad = std::find_if(times.begin(), times.end(), [&](const auto& item) {
+        return predictor.efficiency(item.second) < kGood;
+    });
     if (bad != times.begin()) {
         const auto& [world, time] = *std::prev(bad);
-        text << "Up to " << world << " ranks the efficiency is at least " << kGood << " (" << predictor.efficiency(time)
-             << " with " << world << "). ";
+        text << "Up to " << world << " ranks the efficiency is at least " << kGood << " ("
+             << predictor.efficiency(time) << " with " << world << "). ";
     }
     if (bad != times.end())
-        text << "With " << bad->first << " ranks the efficiency is " << predictor.efficiency(bad->second) << ": "
-             << predictor.reason(best, bad->first) << ". ";
+        text << "With " << bad->first << " ranks the efficiency is "
+             << predictor.efficiency(bad->second) << ": " << predictor.reason(best, bad->first)
+             << ". ";
     return text.str();
 }
 
 std::string what_is_best(const Candidate& best, const Options& options) {
     libddp::TextOut text;
     if (options.schedules.size() > 1) {
-        text << "Of these schedules " << best.name << " is the best, with buckets of " << best.settings.bucket_mb
-             << " MiB";
+        text << "Of these schedules " << best.name << " is the best, with buckets of "
+             << best.settings.bucket_mb << " MiB";
         if (best.piece_mb > 0) text << " in pieces of " << best.piece_mb << " MiB";
         text << ". ";
     } else if (options.bucket_mbs.size() > 1) {
@@ -268,7 +288,8 @@ Prediction sweep(const Predictor& predictor, const Options& options) {
             least = time;
         }
     }
-    if (!options.save_plan.empty()) save_plan(options.save_plan, predictor.plan(*best, options.world));
+    if (!options.save_plan.empty())
+        save_plan(options.save_plan, predictor.plan(*best, options.world));
     libddp::TextOut text;
     text << what_is_best(*best, options);
     if (options.measured.empty() && options.world > 1) {
@@ -294,21 +315,24 @@ Prediction search(const Predictor& predictor, const Options& options) {
         alone.groups = 1;
         const auto same = [&](const Candidate& candidate) { return candidate.settings == alone; };
         auto found = std::find_if(planned.begin(), planned.end(), same);
-        if (found == planned.end()) found = planned.insert(found, predictor.candidates(alone).front());
+        if (found == planned.end())
+            found = planned.insert(found, predictor.candidates(alone).front());
         Candidate candidate = *found;
         candidate.settings = settings;
         candidate.schedule = in_turn(candidate.schedule, settings.groups);
         return candidate;
     };
-    const Advice advice = advise(predictor.cluster(options.world).hosts(), [&](const Settings& settings) {
-        const Candidate candidate = candidate_of(settings);
-        const StepTime time = predictor.step(candidate, options.world);
-        prediction.rows.push_back(predictor.row(candidate, options.world, time));
-        return time;
-    });
+    const Advice advice =
+        advise(predictor.cluster(options.world).hosts(), [&](const Settings& settings) {
+            const Candidate candidate = candidate_of(settings);
+            const StepTime time = predictor.step(candidate, options.world);
+            prediction.rows.push_back(predictor.row(candidate, options.world, time));
+            return time;
+        });
     for (std::size_t i = 0; i < prediction.rows.size(); ++i) {
         const Tried& tried = advice.tried[i];
-        prediction.rows[i]["saving"] = rounded(1 - tried.time.step / advice.tried.front().time.step);
+        prediction.rows[i]["saving"] =
+            rounded(1 - tried.time.step / advice.tried.front().time.step);
         prediction.rows[i]["advised"] = tried.advised;
     }
     if (!options.save_plan.empty())

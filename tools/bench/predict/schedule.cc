@@ -24,14 +24,16 @@ using libddp::record::Event;
 using libddp::record::EventKind;
 using libddp::record::now_ns;
 
-constexpr int kStepsAlone = 3;               // libddp plans the buckets again after the first one
-constexpr std::size_t kEventsOfBucket = 50;  // of all steps, also with the hook that has most collectives
+constexpr int kStepsAlone = 3;  // libddp plans the buckets again after the first one
+// of all steps, also with the hook that has most collectives
+constexpr std::size_t kEventsOfBucket = 50;
 
 // A folder that goes with the object.
 class Folder {
 public:
     Folder() : path_((std::filesystem::temp_directory_path() / "ddp-bench-XXXXXX").string()) {
-        if (!mkdtemp(path_.data())) throw std::runtime_error("cannot make a folder " + path_ + " for a record");
+        if (!mkdtemp(path_.data()))
+            throw std::runtime_error("cannot make a folder " + path_ + " for a record");
     }
     ~Folder() {
         std::error_code ignored;
@@ -87,7 +89,8 @@ std::vector<int> buckets_of(const std::string& plan, const Model& model) {
 
 struct Steps {
     std::vector<std::int64_t>
-        times;  // when each gradient of the last one was announced, in the order of the backward pass
+        // when each gradient of the last one was announced, in the order of the backward pass
+        times;
     std::string plan;
 };
 
@@ -95,7 +98,8 @@ Steps run_steps(ddp_group* group, const Model& model, const Settings& settings) 
     SharedGradients gradients(group, context_options(settings), model, nullptr);
     if (!settings.hook.empty()) {
         Result result;
-        result.check(ddp_use_hook(gradients.context(), settings.hook.c_str(), settings.hook_options.c_str(), result));
+        result.check(ddp_use_hook(gradients.context(), settings.hook.c_str(),
+                                  settings.hook_options.c_str(), result));
     }
     Steps steps;
     for (int step = 0; step < kStepsAlone; ++step) {
@@ -127,7 +131,8 @@ Schedule schedule_of(const std::vector<Event>& events, const std::vector<std::in
             const auto next = std::upper_bound(times.begin(), times.end(), event.time_ns);
             triggers[event.bucket] = static_cast<int>(next - times.begin()) - 1;
         }
-        if (event.kind == EventKind::kOperationEnd && event.bucket >= 0) operations.push_back(event);
+        if (event.kind == EventKind::kOperationEnd && event.bucket >= 0)
+            operations.push_back(event);
     }
     int count = 0;
     for (auto& [owner, number] : links) number = count++;
@@ -144,7 +149,8 @@ Schedule schedule_of(const std::vector<Event>& events, const std::vector<std::in
         collective.bucket = event.bucket;
         collective.link = links.at(event.owner);
         collective.trigger = triggers.at(event.bucket);
-        const auto [before, first] = newest.emplace(event.bucket, static_cast<int>(collectives.size()));
+        const auto [before, first] =
+            newest.emplace(event.bucket, static_cast<int>(collectives.size()));
         if (!first) collective.after = before->second;
         before->second = static_cast<int>(collectives.size());
         collectives.push_back(collective);
@@ -155,7 +161,8 @@ Schedule schedule_of(const std::vector<Event>& events, const std::vector<std::in
 }  // namespace
 
 Schedule in_turn(Schedule schedule, unsigned links) {
-    for (Collective& collective : schedule.collectives) collective.link = collective.bucket % static_cast<int>(links);
+    for (Collective& collective : schedule.collectives)
+        collective.link = collective.bucket % static_cast<int>(links);
     return schedule;
 }
 
@@ -176,10 +183,12 @@ std::string plan_in_order(const std::string& plan, const std::vector<int>& order
 Schedule find_schedule(const Model& model, const Settings& settings) {
     if (settings.hook.find("post_local_sgd") != std::string::npos)
         throw std::invalid_argument(
-            "--hook: what post_local_sgd sends depends on the number of ranks, which run alone does not show");
+            "--hook: what post_local_sgd sends depends on the number of ranks, which run alone "
+            "does not show");
     static const Folder folder;  // libddp asks once in a process where to record
     setenv("DDP_RECORD", folder.path().c_str(), 1);
-    const std::size_t events = std::max<std::size_t>(libddp::record::kEvents, kEventsOfBucket * model.size());
+    const std::size_t events =
+        std::max<std::size_t>(libddp::record::kEvents, kEventsOfBucket * model.size());
     setenv("DDP_RECORD_EVENTS", std::to_string(events).c_str(), 1);
     keep_memory();
     const std::int64_t begin = now_ns();
@@ -188,9 +197,11 @@ Schedule find_schedule(const Model& model, const Settings& settings) {
     std::vector<std::string> complaints;
     for (auto& process : libddp::record::read_records(folder.path(), complaints)) {
         std::vector<Event>& all = process.events;
-        for (Event& event : all) event.time_ns -= process.clock.offset_ns;  // back to the clock of `steps`
+        // back to the clock of `steps`
+        for (Event& event : all) event.time_ns -= process.clock.offset_ns;
         if (process.lost > 0 && all.front().time_ns > begin)
-            throw std::runtime_error("the steps do not fit into a record of " + std::to_string(events) + " events");
+            throw std::runtime_error("the steps do not fit into a record of " +
+                                     std::to_string(events) + " events");
         std::erase_if(all, [&](const Event& event) { return event.time_ns < begin; });
         Schedule schedule = schedule_of(all, steps.times);
         schedule.plan = steps.plan;

@@ -1,5 +1,5 @@
-// The collectives of a step, from libddp itself: it plans the buckets, runs a few steps with the hook on one rank, and records them. The
-// schedule is that of the last step in the record.
+// The collectives of a step, from libddp itself: it plans the buckets, runs a few steps with the
+// hook on one rank, and records them. The schedule is that of the last step in the record.
 #pragma once
 
 #include <string>
@@ -24,9 +24,9 @@ Schedule in_turn(Schedule schedule, unsigned links);
 // The plan with its buckets in this order; those that it lacks come last.
 std::string plan_in_order(const std::string& plan, const std::vector<int>& order);
 
-// Takes the memory of the gradients and of the hook, and keeps it for the next call. Sets DDP_RECORD and
-// DDP_RECORD_EVENTS in this process. Throws std::runtime_error, and std::invalid_argument for a hook whose collectives
-// depend on the number of ranks.
+// Takes the memory of the gradients and of the hook, and keeps it for the next call. Sets
+// DDP_RECORD and DDP_RECORD_EVENTS in this process. Throws std::runtime_error, and
+// std::invalid_argument for a hook whose collectives depend on the number of ranks.
 Schedule find_schedule(const Model& model, const Settings& settings);
 
 }  // namespace bench

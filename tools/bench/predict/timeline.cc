@@ -29,14 +29,20 @@ struct Traffic {
     std::vector<std::vector<std::size_t>> pieces_of;      // of each collective
     std::vector<std::vector<std::size_t>> continuations;  // of each collective
     std::vector<Layer> layers;                            // at least one
-    std::vector<int> arrival_of;  // for each collective: the bucket, in the numbers of `layers`, that arrives with it
+    // for each collective: the bucket, in the numbers of `layers`, that arrives with it
+    std::vector<int> arrival_of;
     std::size_t links = 1, arrivals = 1;
 };
 
-Traffic traffic_of(const std::vector<Collective>& collectives, const NextPass& next, const CostOf& cost_of) {
+Traffic traffic_of(const std::vector<Collective>& collectives, const NextPass& next,
+                   const CostOf& cost_of) {
     const std::size_t count = collectives.size();
-    Traffic traffic{collectives, {}, decltype(Traffic::pieces_of)(count), decltype(Traffic::continuations)(count),
-                    next.layers, {}};
+    Traffic traffic{collectives,
+                    {},
+                    decltype(Traffic::pieces_of)(count),
+                    decltype(Traffic::continuations)(count),
+                    next.layers,
+                    {}};
     const bool waits_for_all = next.layers.empty();
     if (waits_for_all) traffic.layers.push_back({0, 1, 1});
     for (const Layer& layer : traffic.layers)
@@ -51,10 +57,12 @@ Traffic traffic_of(const std::vector<Collective>& collectives, const NextPass& n
             traffic.pieces_of[i].push_back(traffic.pieces.size());
             traffic.pieces.push_back({i, cost});
         }
-        if (part.after >= 0) traffic.continuations.at(static_cast<std::size_t>(part.after)).push_back(i);
+        if (part.after >= 0)
+            traffic.continuations.at(static_cast<std::size_t>(part.after)).push_back(i);
         traffic.links = std::max(traffic.links, static_cast<std::size_t>(part.link) + 1);
         traffic.arrival_of.push_back(waits_for_all ? 0 : part.bucket);
-        traffic.arrivals = std::max(traffic.arrivals, static_cast<std::size_t>(traffic.arrival_of.back()) + 1);
+        traffic.arrivals =
+            std::max(traffic.arrivals, static_cast<std::size_t>(traffic.arrival_of.back()) + 1);
     }
     return traffic;
 }
@@ -77,23 +85,26 @@ Places as_submitted(const Traffic& traffic) {
 // The first layer of each bucket.
 std::vector<std::size_t> first_uses(const std::vector<Layer>& layers, std::size_t buckets) {
     std::vector<std::size_t> first(buckets, layers.size());
-    for (std::size_t layer = layers.size(); layer-- > 0;) first[static_cast<std::size_t>(layers[layer].bucket)] = layer;
+    for (std::size_t layer = layers.size(); layer-- > 0;)
+        first[static_cast<std::size_t>(layers[layer].bucket)] = layer;
     return first;
 }
 
 Places as_first_used(const Traffic& traffic) {
     const std::vector<std::size_t> first_use = first_uses(traffic.layers, traffic.arrivals);
     const auto use = [&](std::size_t piece) {
-        return first_use[static_cast<std::size_t>(traffic.arrival_of[traffic.pieces[piece].collective])];
+        return first_use[static_cast<std::size_t>(
+            traffic.arrival_of[traffic.pieces[piece].collective])];
     };
     std::vector<std::size_t> pieces = as_submitted(traffic);
-    std::stable_sort(pieces.begin(), pieces.end(), [&](std::size_t a, std::size_t b) { return use(a) < use(b); });
+    std::stable_sort(pieces.begin(), pieces.end(),
+                     [&](std::size_t a, std::size_t b) { return use(a) < use(b); });
     return places_of(pieces);
 }
 
-// The work of the slowest rank: a backward pass, then for each layer, when its bucket has arrived, the update and the
-// next forward pass. While the rank waits for a bucket it updates layers that have arrived, as libddp's callback for
-// final gradients does.
+// The work of the slowest rank: a backward pass, then for each layer, when its bucket has arrived,
+// the update and the next forward pass. While the rank waits for a bucket it updates layers that
+// have arrived, as libddp's callback for final gradients does.
 class Rank {
 public:
     // slowest: its time divided by the given one.
@@ -115,7 +126,8 @@ public:
     bool has_gradient(int number) const { return computed_ >= ready_at(number) - kMoment; }
     bool waits() const { return !in_backward() && !in_forward() && !updated(); }
     bool ended() const { return !in_backward() && layer_ == traffic_.layers.size(); }
-    // How long it computes until it has this gradient (-1: none is of interest) or does something else.
+    // How long it computes until it has this gradient (-1: none is of interest) or does something
+    // else.
     double until_event(int gradient) const {
         if (in_forward()) return left_;
         if (!in_backward()) return updated() ? updates_[*updated()] : kNever;
@@ -178,7 +190,8 @@ private:
     double left_ = 0;  // of its forward pass
 };
 
-// The links between the ranks. Every collective waits for the last rank, so only the slowest one matters.
+// The links between the ranks. Every collective waits for the last rank, so only the slowest one
+// matters.
 class Links {
 public:
     // strict: a link waits for the piece that has the next place, although it could take others.
@@ -196,7 +209,8 @@ public:
     // Takes the collectives that are due, then starts a piece on each idle link.
     void start(const Rank& rank) {
         for (; next_ < left_.size(); ++next_) {
-            if (traffic_.collectives[next_].after >= 0) continue;  // queued when the one before it ends
+            // queued when the one before it ends
+            if (traffic_.collectives[next_].after >= 0) continue;
             if (!rank.has_gradient(traffic_.collectives[next_].trigger)) break;
             queue(next_);
         }
@@ -213,10 +227,13 @@ public:
     }
 
     // The gradient that the next collective waits for; -1: none does.
-    int next_trigger() const { return next_ < left_.size() ? traffic_.collectives[next_].trigger : -1; }
+    int next_trigger() const {
+        return next_ < left_.size() ? traffic_.collectives[next_].trigger : -1;
+    }
     bool busy() const { return !running_.empty(); }
     std::size_t moving() const {
-        return static_cast<std::size_t>(std::count_if(running_.begin(), running_.end(), std::mem_fn(&Running::moves)));
+        return static_cast<std::size_t>(
+            std::count_if(running_.begin(), running_.end(), std::mem_fn(&Running::moves)));
     }
     bool ended() const { return ended_ == left_.size(); }
 
@@ -224,7 +241,8 @@ public:
     double until_event(double speed) const {
         double next = kNever;
         for (const Running& running : running_)
-            next = std::min(next, running.moves() ? running.left.transfer_ms / speed : running.left.latency_ms);
+            next = std::min(
+                next, running.moves() ? running.left.transfer_ms / speed : running.left.latency_ms);
         return next;
     }
     void advance(double step, double speed, Rank& rank) {
@@ -255,7 +273,8 @@ private:
     };
 
     Link& link_of(std::size_t piece) {
-        return links_[static_cast<std::size_t>(traffic_.collectives[traffic_.pieces[piece].collective].link)];
+        return links_[static_cast<std::size_t>(
+            traffic_.collectives[traffic_.pieces[piece].collective].link)];
     }
     void queue(std::size_t collective) {
         for (const std::size_t piece : traffic_.pieces_of[collective])
@@ -292,17 +311,20 @@ public:
     double moving_speed() const {
         const bool shares = computing_ && processors_.of_rank > 0 && processors_.communication > 0;
         const double speed =
-            shares ? std::min(1.0, (processors_.of_rank - cores_of_pass()) / processors_.communication) : 1;
+            shares
+                ? std::min(1.0, (processors_.of_rank - cores_of_pass()) / processors_.communication)
+                : 1;
         return speed / moving_;
     }
 
 private:
-    // Cores that computing gets, of the one that it uses. The scheduler gives it and communication half of them each, or less to the one
-    // that needs less.
+    // Cores that computing gets, of the one that it uses. The scheduler gives it and communication
+    // half of them each, or less to the one that needs less.
     double cores_of_pass() const {
         const double alone = std::min(1.0, processors_.of_rank);
         if (moving_ == 0) return alone;
-        return std::min(alone, std::max(processors_.of_rank / 2, processors_.of_rank - processors_.communication));
+        return std::min(alone, std::max(processors_.of_rank / 2,
+                                        processors_.of_rank - processors_.communication));
     }
 
     const Processors& processors_;
@@ -316,8 +338,8 @@ struct Played {
     std::vector<std::size_t> started;  // pieces, in order
 };
 
-Played play_step(const Traffic& traffic, const Compute& compute, const Processors& processors, double slowest,
-                 const Places& places, bool strict) {
+Played play_step(const Traffic& traffic, const Compute& compute, const Processors& processors,
+                 double slowest, const Places& places, bool strict) {
     Rank rank(traffic, compute, slowest);
     Links links(traffic, places, strict);
     Played played;
@@ -332,14 +354,15 @@ Played play_step(const Traffic& traffic, const Compute& compute, const Processor
         links.advance(step, sharing.moving_speed(), rank);
         played.end += step;
     }
-    if (!links.ended() || !rank.ended()) throw std::invalid_argument("a collective waits for one that comes after it");
+    if (!links.ended() || !rank.ended())
+        throw std::invalid_argument("a collective waits for one that comes after it");
     played.started = links.started();
     return played;
 }
 
 // The order in which first_used starts pieces, for a step without jitter.
-std::vector<std::size_t> planned_order(const Traffic& traffic, const Compute& compute, const Processors& processors,
-                                       int world) {
+std::vector<std::size_t> planned_order(const Traffic& traffic, const Compute& compute,
+                                       const Processors& processors, int world) {
     const double slowest = 1 + (world > 1 ? compute.straggler : 0);
     return play_step(traffic, compute, processors, slowest, as_first_used(traffic), false).started;
 }
@@ -350,8 +373,8 @@ std::size_t piece_count(const Collective& collective, double piece_bytes) {
     return static_cast<std::size_t>(std::max(1.0, std::ceil(collective.bytes / piece_bytes)));
 }
 
-std::vector<Collective> decoupled(const std::vector<Collective>& collectives, const std::vector<Layer>& layers,
-                                  int world) {
+std::vector<Collective> decoupled(const std::vector<Collective>& collectives,
+                                  const std::vector<Layer>& layers, int world) {
     std::vector<Collective> parts = collectives, gathers;
     int buckets = 0;
     for (const Layer& layer : layers) buckets = std::max(buckets, layer.bucket + 1);
@@ -375,15 +398,18 @@ std::vector<Collective> decoupled(const std::vector<Collective>& collectives, co
     return parts;
 }
 
-StepTime play(const std::vector<Collective>& collectives, const Compute& compute, const CostOf& cost_of, int world,
-              const Processors& processors, int steps, std::uint64_t seed, const NextPass& next) {
+StepTime play(const std::vector<Collective>& collectives, const Compute& compute,
+              const CostOf& cost_of, int world, const Processors& processors, int steps,
+              std::uint64_t seed, const NextPass& next) {
     for (const Collective& collective : collectives)
         if (collective.trigger >= static_cast<int>(compute.done.size()))
-            throw std::invalid_argument("a collective waits for a gradient that the backward pass does not have");
+            throw std::invalid_argument(
+                "a collective waits for a gradient that the backward pass does not have");
     const Traffic traffic = traffic_of(collectives, next, cost_of);
     Places places = next.order == Order::first_used ? as_first_used(traffic)
-                    : next.order == Order::planned  ? places_of(planned_order(traffic, compute, processors, world))
-                                                    : as_submitted(traffic);
+                    : next.order == Order::planned
+                        ? places_of(planned_order(traffic, compute, processors, world))
+                        : as_submitted(traffic);
     const bool strict = next.order == Order::given || next.order == Order::planned;
     if (compute.jitter <= 0) steps = 1;
     std::mt19937_64 random(seed);
@@ -406,13 +432,14 @@ StepTime play(const std::vector<Collective>& collectives, const Compute& compute
         sum.exposed += std::max(0.0, played.end - pass * slowest - compute.optimizer_ms);
         sum.communication += played.communication;
     }
-    for (double* value : {&sum.step, &sum.compute, &sum.waiting, &sum.exposed, &sum.communication}) *value /= steps;
+    for (double* value : {&sum.step, &sum.compute, &sum.waiting, &sum.exposed, &sum.communication})
+        *value /= steps;
     return sum;
 }
 
-std::vector<int> first_used_order(const std::vector<Collective>& collectives, const Compute& compute,
-                                  const CostOf& cost_of, int world, const Processors& processors,
-                                  const NextPass& next) {
+std::vector<int> first_used_order(const std::vector<Collective>& collectives,
+                                  const Compute& compute, const CostOf& cost_of, int world,
+                                  const Processors& processors, const NextPass& next) {
     const Traffic traffic = traffic_of(collectives, next, cost_of);
     std::vector<int> order;
     for (const std::size_t piece : planned_order(traffic, compute, processors, world)) {

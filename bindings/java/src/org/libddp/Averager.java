@@ -34,19 +34,21 @@ public final class Averager implements AutoCloseable {
     }
 
     /**
-     * Averages every {@code periods[i]} steps over {@code groupSizes[i]} consecutive ranks. If several periods end at
-     * once, only the longest counts. Collective.
+     * Averages every {@code periods[i]} steps over {@code groupSizes[i]} consecutive ranks. If
+     * several periods end at once, only the longest counts. Collective.
      *
-     * @param context a committed context, between steps; {@link #step} needs it open
-     * @param periods in steps, growing: the first is at least 1, and each is a multiple of the one before
-     * @param groupSizes in ranks, growing: each divides the next, and the last is the world size; null: one period, all
+     * @param context a committed context, between steps; {@link #step} needs it open @param periods
+     * in steps, growing: the first is at least 1, and each is a multiple of the one before @param
+     * groupSizes in ranks, growing: each divides the next, and the last is the world size; null:
+     * one period, all
      *     ranks
      * @param warmupSteps the number of steps at the beginning without averaging; not negative
      */
     public Averager(Context context, long[] periods, int[] groupSizes, long warmupSteps) {
         this.context = context;
         long[] made = new long[1];
-        ddp.ddp_averager_create(context.handle, new Object[] {periods, groupSizes}, warmupSteps, made);
+        ddp.ddp_averager_create(
+                context.handle, new Object[] {periods, groupSizes}, warmupSteps, made);
         handle = Handle.own(Kind.AVERAGER, made[0]);
         handle.keep(context);
     }
@@ -77,15 +79,15 @@ public final class Averager implements AutoCloseable {
     }
 
     /**
-     * Sets an outer optimizer, which steps after each average over all ranks. With the same kind again it changes the
-     * rates. Every rank must set the same.
+     * Sets an outer optimizer, which steps after each average over all ranks. With the same kind
+     * again it changes the rates. Every rank must set the same.
      *
-     * @param kind of the outer optimizer
-     * @param learningRate not negative; 0.7 in DiLoCo
-     * @param momentum at least 0 and less than 1; 0.9 in DiLoCo
-     * @param innerLearningRate for SLOWMO, of the model's own optimizer, more than 0; others ignore it
+     * @param kind of the outer optimizer @param learningRate not negative; 0.7 in DiLoCo @param
+     * momentum at least 0 and less than 1; 0.9 in DiLoCo @param innerLearningRate for SLOWMO, of
+     * the model's own optimizer, more than 0; others ignore it
      */
-    public void setOuter(Outer kind, double learningRate, double momentum, double innerLearningRate) {
+    public void setOuter(
+            Outer kind, double learningRate, double momentum, double innerLearningRate) {
         try (ddp_outer_options options = new ddp_outer_options()) {
             options.setKind(kind.code);
             options.setLearning_rate(learningRate);
@@ -95,8 +97,8 @@ public final class Averager implements AutoCloseable {
         }
     }
 
-    /** {@return the number of counted steps and the state of the outer optimizer, in the safetensors format; the same
-     * on every rank} */
+    /** {@return the number of counted steps and the state of the outer optimizer, in the safetensors
+     * format; the same on every rank} */
     public byte[] state() {
         byte[][] state = new byte[1][];
         inContext(() -> ddp.ddp_averager_state_save(handle, state));
@@ -116,7 +118,8 @@ public final class Averager implements AutoCloseable {
     private void inContext(Runnable call) {
         long at = Handle.enter(context.handle);
         try {
-            if (at == Handle.CLOSED) throw new IllegalStateException("the context of this averager is closed");
+            if (at == Handle.CLOSED)
+                throw new IllegalStateException("the context of this averager is closed");
             call.run();
         } finally {
             Handle.leave(context.handle, at);

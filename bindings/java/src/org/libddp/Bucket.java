@@ -7,7 +7,8 @@ import java.util.List;
 /**
  * A bucket of gradients on its way, valid until the step ends.
  *
- * <p>A {@link Hook} leaves in it what every rank's gradients become: the mean, if {@link #op} is {@link Op#AVG}.
+ * <p>A {@link Hook} leaves in it what every rank's gradients become: the mean, if {@link #op} is
+ * {@link Op#AVG}.
  */
 public final class Bucket {
     private final Handle<Kind.ddp_bucket> handle;
@@ -59,7 +60,8 @@ public final class Bucket {
     }
 
     /**
-     * For a bucket on a GPU: the gradients are there in the order of this stream, and the result must be too.
+     * For a bucket on a GPU: the gradients are there in the order of this stream, and the result
+     * must be too.
      *
      * @return the stream's handle; 0 for a bucket of the CPU
      */
@@ -68,8 +70,8 @@ public final class Bucket {
     }
 
     /**
-     * All gradients as one flat array. The gaps between them are zero, and must hold finite values afterwards.
-     * Gradients of {@link ParameterBuilder#inPlace} have no gaps.
+     * All gradients as one flat array. The gaps between them are zero, and must hold finite values
+     * afterwards. Gradients of {@link ParameterBuilder#inPlace} have no gaps.
      *
      * @return this rank's gradients, not divided by the world size
      */
@@ -90,7 +92,8 @@ public final class Bucket {
             ddp.ddp_bucket_gradient(handle, i, tensor);
             long[] shape = new long[tensor.getNdim()];
             for (int d = 0; d < shape.length; ++d) shape[d] = tensor.extent(d);
-            Memory memory = Memory.at(tensor.getData(), Dtype.of(tensor.getDtype()), shape, context.layout(), device());
+            Memory memory = Memory.at(tensor.getData(), Dtype.of(tensor.getDtype()), shape,
+                    context.layout(), device());
             return new Gradient(context.parameters().get(tensor.getParam()), memory);
         }
     }
@@ -105,16 +108,18 @@ public final class Bucket {
     }
 
     /**
-     * Says that the result is in this memory, not in the bucket's own. libddp converts it and copies it into the
-     * gradients. It is kept until the hook is called for this bucket again.
+     * Says that the result is in this memory, not in the bucket's own. libddp converts it and
+     * copies it into the gradients. It is kept until the hook is called for this bucket again.
      *
-     * @param memory as many elements as {@link #buffer}, in the same layout and on the same device; they may be of
+     * @param memory as many elements as {@link #buffer}, in the same layout and on the same device;
+     * they may be of
      *     another floating-point type
      */
     public void setBuffer(Memory memory) {
         memory.writable("buffer").counted("buffer", ddp.ddp_bucket_count(handle));
         int index = index();
-        context.handle.keepAs("next " + index, memory); // if C refuses it, it goes on using the one before
+        // if C refuses it, it goes on using the one before
+        context.handle.keepAs("next " + index, memory);
         ddp.ddp_bucket_set_buffer(handle, memory.address, memory.dtype().code);
         context.handle.keepAs(index, memory);
     }

@@ -12,7 +12,8 @@ abstract class Callback {
     private final Handle.Lent lent;
 
     /**
-     * name: what messages call it. about: the context or work that it belongs to, out of whose calls its exceptions come.
+     * name: what messages call it. about: the context or work that it belongs to, out of whose
+     * calls its exceptions come.
      */
     Callback(String name, Handle<?> about) {
         this.name = name;
@@ -29,12 +30,14 @@ abstract class Callback {
         };
     }
 
-    /** While a callback runs on this thread: where exceptions of works that are made meanwhile go. */
+    /** While a callback runs on this thread: where exceptions of works that are made meanwhile go.
+     */
     static Queue<Throwable> runningRaised() {
         return RUNNING.get();
     }
 
-    /** Returns null, or a work that libddp takes over. The arguments are those that callbacks.h names. */
+    /** Returns null, or a work that libddp takes over. The arguments are those that callbacks.h
+     * names. */
     abstract Work call(long first, long second) throws Exception;
 
     /** Before the function is lent a bucket of this step. */
@@ -49,7 +52,8 @@ abstract class Callback {
         return handle;
     }
 
-    /** The entry for C. out: the work that the function returned, and an error that tells what it threw. */
+    /** The entry for C. out: the work that the function returned, and an error that tells what it
+     * threw. */
     static void run(Callback callback, long first, long second, long[] out) {
         Queue<Throwable> outer = RUNNING.get();
         RUNNING.set(callback.raised);
@@ -83,7 +87,8 @@ abstract class Callback {
     private long keep(Throwable thrown) {
         raised.add(thrown);
         // An error of libddp's that came out of a call inside the function stays what it is.
-        int status = thrown instanceof DdpException ? ((DdpException) thrown).status() : ddp.DDP_ERROR_CALLBACK;
+        int status = thrown instanceof DdpException ? ((DdpException) thrown).status()
+                                                    : ddp.DDP_ERROR_CALLBACK;
         String message = thrown.toString().replace('\0', ' ');
         return ddpJNI.ddp_error_create(status, Text.bytes("message", message));
     }

@@ -8,12 +8,14 @@ import java.util.Collections;
 import java.util.List;
 
 /**
- * A model's parameters, and the averaging of their gradients over ranks (ddp/context.h): register parameters, commit, and in
- * each step announce gradients and finalize. {@link Hooks} has the methods for communication hooks.
+ * A model's parameters, and the averaging of their gradients over ranks (ddp/context.h): register
+ * parameters, commit, and in each step announce gradients and finalize. {@link Hooks} has the
+ * methods for communication hooks.
  *
- * <p>Threads: one at a time, except gradReady, put and similar calls: any thread, at once for different parameters. The
- * group's timeout bounds every wait, and {@link Thread#interrupt} ends one with {@link DdpException.Interrupted}. The
- * call in which a hook throws an exception throws it again, {@link #finalizeStep} at the latest.
+ * <p>Threads: one at a time, except gradReady, put and similar calls: any thread, at once for
+ * different parameters. The group's timeout bounds every wait, and {@link Thread#interrupt} ends
+ * one with {@link DdpException.Interrupted}. The call in which a hook throws an exception throws it
+ * again, {@link #finalizeStep} at the latest.
  */
 public final class Context extends Hooks implements AutoCloseable {
     private final List<Parameter> parameters = new ArrayList<>();
@@ -21,7 +23,8 @@ public final class Context extends Hooks implements AutoCloseable {
     /**
      * A context with the default options.
      *
-     * @param group the ranks to communicate with; the context keeps the group alive, even after it is closed
+     * @param group the ranks to communicate with; the context keeps the group alive, even after it
+     * is closed
      */
     public Context(Group group) {
         this(group, new ContextOptions());
@@ -30,8 +33,8 @@ public final class Context extends Hooks implements AutoCloseable {
     /**
      * A context on a group.
      *
-     * @param group the ranks to communicate with; the context keeps the group alive, even after it is closed
-     * @param options the same on every rank
+     * @param group the ranks to communicate with; the context keeps the group alive, even after it
+     * is closed @param options the same on every rank
      */
     public Context(Group group, ContextOptions options) {
         super(create(group, options));
@@ -50,11 +53,12 @@ public final class Context extends Hooks implements AutoCloseable {
     // REGISTRATION
 
     /**
-     * Adds a parameter whose gradient lives in its bucket: {@link #gradView} or {@link #put}. Call it in the order of
-     * the forward pass, before {@link #commit}.
+     * Adds a parameter whose gradient lives in its bucket: {@link #gradView} or {@link #put}. Call
+     * it in the order of the forward pass, before {@link #commit}.
      *
-     * @param name 1 to 1,024 bytes in UTF-8, unique in the context, the same on every rank
-     * @param data a direct buffer with its value, which commit overwrites with rank 0's; the context keeps the buffer.
+     * @param name 1 to 1,024 bytes in UTF-8, unique in the context, the same on every rank @param
+     * data a direct buffer with its value, which commit overwrites with rank 0's; the context keeps
+     * the buffer.
      *     null: the value is not sent
      * @param shape its extents, the last of which is contiguous; without any: one, as long as data
      * @return the parameter, under the next index
@@ -66,13 +70,15 @@ public final class Context extends Hooks implements AutoCloseable {
     /**
      * Adds a parameter. Call it in the order of the forward pass, before {@link #commit}.
      *
-     * @param name 1 to 1,024 bytes in UTF-8, unique in the context, the same on every rank
-     * @param data a direct buffer with its value, which commit overwrites with rank 0's; the context keeps the buffer.
+     * @param name 1 to 1,024 bytes in UTF-8, unique in the context, the same on every rank @param
+     * data a direct buffer with its value, which commit overwrites with rank 0's; the context keeps
+     * the buffer.
      *     null: the value is not sent
-     * @param grad a direct buffer for its gradient, which finalizeStep overwrites with the mean; the context keeps the
+     * @param grad a direct buffer for its gradient, which finalizeStep overwrites with the mean;
+     * the context keeps the
      *     buffer. null: the gradient lives in its bucket
-     * @param shape its extents, the last of which is contiguous; without any: one, as long as data or grad
-     * @return the parameter, under the next index
+     * @param shape its extents, the last of which is contiguous; without any: one, as long as data
+     * or grad @return the parameter, under the next index
      */
     public Parameter register(String name, Buffer data, Buffer grad, long... shape) {
         ParameterBuilder builder = parameter(name).data(data).grad(grad);
@@ -80,7 +86,8 @@ public final class Context extends Hooks implements AutoCloseable {
     }
 
     /**
-     * Describes a parameter with more properties: {@code parameter("embedding").shape(1000, 64).sparse().register()}.
+     * Describes a parameter with more properties: {@code parameter("embedding").shape(1000,
+     * 64).sparse().register()}.
      *
      * @param name 1 to 1,024 bytes in UTF-8, unique in the context, the same on every rank
      * @return a description, of which {@link ParameterBuilder#register} makes a parameter
@@ -120,7 +127,8 @@ public final class Context extends Hooks implements AutoCloseable {
         return Collections.unmodifiableList(parameters);
     }
 
-    /** Ends registration: ranks compare their parameters, and rank 0's values go to everyone. Collective. */
+    /** Ends registration: ranks compare their parameters, and rank 0's values go to everyone.
+     * Collective. */
     public void commit() {
         handle.call(() -> ddp.ddp_commit(handle));
     }
@@ -133,7 +141,8 @@ public final class Context extends Hooks implements AutoCloseable {
     }
 
     /**
-     * Says that this step's gradient of the parameter is complete. Until finalizeStep returns it must not be touched.
+     * Says that this step's gradient of the parameter is complete. Until finalizeStep returns it
+     * must not be touched.
      *
      * @param parameter a parameter of this context, and not sparse
      */
@@ -157,8 +166,8 @@ public final class Context extends Hooks implements AutoCloseable {
     /**
      * Copies a gradient to its place (the registered grad, or the view), and announces it.
      *
-     * @param parameter a parameter of this context, on the CPU
-     * @param grad a direct buffer with the parameter's type and number of elements; not used after the call
+     * @param parameter a parameter of this context, on the CPU @param grad a direct buffer with the
+     * parameter's type and number of elements; not used after the call
      */
     public void put(Parameter parameter, Buffer grad) {
         put(parameter, grad, false);
@@ -167,9 +176,9 @@ public final class Context extends Hooks implements AutoCloseable {
     /**
      * The same, or adds to the gradient.
      *
-     * @param parameter a parameter of this context, on the CPU
-     * @param grad a direct buffer with the parameter's type and number of elements; not used after the call
-     * @param add true: adds to what was put since the last synced step, in steps without sync and for a parameter with
+     * @param parameter a parameter of this context, on the CPU @param grad a direct buffer with the
+     * parameter's type and number of elements; not used after the call @param add true: adds to
+     * what was put since the last synced step, in steps without sync and for a parameter with
      *     several uses. false: replaces that
      */
     public void put(Parameter parameter, Buffer grad, boolean add) {
@@ -177,7 +186,8 @@ public final class Context extends Hooks implements AutoCloseable {
         String what = parameter.name() + ": grad";
         Memory source = Memory.of(what, grad, parameter.dtype());
         if (!parameter.device().isCpu()) {
-            throw new IllegalArgumentException("parameter: " + parameter + " is on " + parameter.device()
+            throw new IllegalArgumentException("parameter: " + parameter + " is on "
+                    + parameter.device()
                     + ", and put copies memory of the CPU; write the gradient to view().address() there, and call gradReadyOn");
         }
         source.counted(what, Memory.count(parameter.shape()));
@@ -197,18 +207,23 @@ public final class Context extends Hooks implements AutoCloseable {
         Memory rows = Memory.of(parameter.name() + ": indices", indices, Dtype.I64);
         long width = Memory.count(parameter.shape()) / Math.max(1, parameter.shape()[0]);
         String what = parameter.name() + ": values";
-        Memory each = Memory.of(what, values, parameter.dtype()).counted(what, rows.count() * width);
-        handle.call(() -> ddp.ddp_grad_ready_sparse(handle, index, rows.address, each.address, rows.count()));
+        Memory each =
+                Memory.of(what, values, parameter.dtype()).counted(what, rows.count() * width);
+        handle.call(()
+                            -> ddp.ddp_grad_ready_sparse(
+                                    handle, index, rows.address, each.address, rows.count()));
         Reference.reachabilityFence(rows);
         Reference.reachabilityFence(each);
     }
 
     /**
-     * Announces a gradient that is the product left^T right, an n x m matrix. Both buffers are copied.
+     * Announces a gradient that is the product left^T right, an n x m matrix. Both buffers are
+     * copied.
      *
-     * @param parameter factored, of shape [n, ...]; m is the product of its other extents
-     * @param left a direct buffer of the parameter's type: a rows x n matrix, row after row, with any number of rows
-     * @param right a direct buffer of the parameter's type: a rows x m matrix, row after row
+     * @param parameter factored, of shape [n, ...]; m is the product of its other extents @param
+     * left a direct buffer of the parameter's type: a rows x n matrix, row after row, with any
+     * number of rows @param right a direct buffer of the parameter's type: a rows x m matrix, row
+     * after row
      */
     public void gradReadyFactors(Parameter parameter, Buffer left, Buffer right) {
         int index = own(parameter);
@@ -224,12 +239,14 @@ public final class Context extends Hooks implements AutoCloseable {
         Reference.reachabilityFence(b);
     }
 
-    /** The end of the backward pass: waits until every gradient is the mean over ranks. Collective. */
+    /** The end of the backward pass: waits until every gradient is the mean over ranks. Collective.
+     */
     public void finalizeStep() {
         endingStep(() -> ddp.ddp_finalize(handle));
     }
 
-    /** The same without waiting: {@link #awaitParameter} and {@link #finalizeStep} follow. Collective. */
+    /** The same without waiting: {@link #awaitParameter} and {@link #finalizeStep} follow.
+     * Collective. */
     public void finalizeAsync() {
         handle.call(() -> ddp.ddp_finalize_async(handle));
     }
@@ -275,8 +292,8 @@ public final class Context extends Hooks implements AutoCloseable {
     }
 
     /**
-     * {@code try (Context.NoSync apart = context.noSync()) { ... }}: steps in here do not communicate; the program adds
-     * up.
+     * {@code try (Context.NoSync apart = context.noSync()) { ... }}: steps in here do not
+     * communicate; the program adds up.
      *
      * @return an object that switches communication on again when it is closed
      */
@@ -285,11 +302,13 @@ public final class Context extends Hooks implements AutoCloseable {
         return () -> setSync(true);
     }
 
-    // ON DEVICES. A stream is the number that its handle is: a cudaStream_t as a long; 0: the legacy default stream.
+    // ON DEVICES. A stream is the number that its handle is: a cudaStream_t as a long; 0: the
+    // legacy default stream.
 
     /**
-     * Sets the stream of this device for calls that take none: commit, stepBegin, gradReady. At first it is the legacy
-     * default stream. It must live until another is set or the context is closed.
+     * Sets the stream of this device for calls that take none: commit, stepBegin, gradReady. At
+     * first it is the legacy default stream. It must live until another is set or the context is
+     * closed.
      *
      * @param device a GPU
      * @param stream the stream's handle as a number; 0: the legacy default stream
@@ -299,10 +318,11 @@ public final class Context extends Hooks implements AutoCloseable {
     }
 
     /**
-     * gradReady for a parameter on a device: its gradient is complete when the stream reaches this point.
+     * gradReady for a parameter on a device: its gradient is complete when the stream reaches this
+     * point.
      *
-     * @param parameter a parameter of this context
-     * @param stream the stream's handle as a number; 0: the legacy default stream. It must live until the step ends.
+     * @param parameter a parameter of this context @param stream the stream's handle as a number;
+     * 0: the legacy default stream. It must live until the step ends.
      *     Ignored for a parameter on the CPU
      */
     public void gradReadyOn(Parameter parameter, long stream) {
@@ -311,8 +331,8 @@ public final class Context extends Hooks implements AutoCloseable {
     }
 
     /**
-     * finalizeStep that does not wait for the device: what is enqueued on the stream afterwards sees the mean. For
-     * parameters on one device, and perhaps on the CPU. Collective.
+     * finalizeStep that does not wait for the device: what is enqueued on the stream afterwards
+     * sees the mean. For parameters on one device, and perhaps on the CPU. Collective.
      *
      * @param stream the stream's handle as a number; 0: the legacy default stream
      */
@@ -320,17 +340,19 @@ public final class Context extends Hooks implements AutoCloseable {
         endingStep(() -> ddp.ddp_finalize_on(handle, stream));
     }
 
-    /** The same for parameters on several devices, with the streams of {@link #setStream}. Collective. */
+    /** The same for parameters on several devices, with the streams of {@link #setStream}.
+     * Collective. */
     public void finalizeEnqueue() {
         endingStep(() -> ddp.ddp_finalize_enqueue(handle));
     }
 
     /**
-     * awaitParameter that does not wait for the device: what is enqueued on the stream afterwards sees this gradient.
-     * The program must order it before what the next step does with the gradient.
+     * awaitParameter that does not wait for the device: what is enqueued on the stream afterwards
+     * sees this gradient. The program must order it before what the next step does with the
+     * gradient.
      *
-     * @param parameter a parameter of this context
-     * @param stream the stream's handle as a number; 0: the legacy default stream. Ignored for a parameter on the CPU
+     * @param parameter a parameter of this context @param stream the stream's handle as a number;
+     * 0: the legacy default stream. Ignored for a parameter on the CPU
      */
     public void awaitParameterOn(Parameter parameter, long stream) {
         int index = own(parameter);
@@ -340,12 +362,12 @@ public final class Context extends Hooks implements AutoCloseable {
     // GRADIENTS
 
     /**
-     * The gradient's place in its bucket. Write the gradient there, and nothing is ever copied. Valid until
-     * {@link #layoutGeneration} changes, in stepBegin. A buffer that is kept longer is harmless, but no longer the
-     * gradient.
+     * The gradient's place in its bucket. Write the gradient there, and nothing is ever copied.
+     * Valid until {@link #layoutGeneration} changes, in stepBegin. A buffer that is kept longer is
+     * harmless, but no longer the gradient.
      *
-     * @param parameter a parameter of this context, neither sparse nor ignored
-     * @return libddp's memory, aligned to 64 bytes, and zero at first; with {@link ParameterBuilder#inPlace}, the
+     * @param parameter a parameter of this context, neither sparse nor ignored @return libddp's
+     * memory, aligned to 64 bytes, and zero at first; with {@link ParameterBuilder#inPlace}, the
      *     registered grad
      */
     public Memory gradView(Parameter parameter) {
@@ -367,8 +389,8 @@ public final class Context extends Hooks implements AutoCloseable {
     public record Rows(Memory indices, Memory values) {}
 
     /**
-     * {@return the reduced gradient of a sparse parameter: the rows that any rank gave; none before the first
-     * reduction}
+     * {@return the reduced gradient of a sparse parameter: the rows that any rank gave; none before
+     * the first reduction}
      *
      * @param parameter a parameter of this context, and sparse
      */
@@ -386,8 +408,9 @@ public final class Context extends Hooks implements AutoCloseable {
     // WHO TAKES PART
 
     /**
-     * Says early that these gradients will not come in this step, so that their buckets need not wait. Needs
-     * {@link ContextOptions#findUnused}, or the first synced step of a {@link ContextOptions#staticGraph}.
+     * Says early that these gradients will not come in this step, so that their buckets need not
+     * wait. Needs {@link ContextOptions#findUnused}, or the first synced step of a {@link
+     * ContextOptions#staticGraph}.
      *
      * @param unused parameters of this context that this rank did not announce
      */
@@ -408,8 +431,8 @@ public final class Context extends Hooks implements AutoCloseable {
     }
 
     /**
-     * Freezes parameters, or thaws them. Every rank must freeze the same, between steps. Gradients of frozen parameters
-     * are not expected, sent or touched.
+     * Freezes parameters, or thaws them. Every rank must freeze the same, between steps. Gradients
+     * of frozen parameters are not expected, sent or touched.
      *
      * @param which parameters of this context
      * @param frozen false: thaws them
@@ -419,10 +442,11 @@ public final class Context extends Hooks implements AutoCloseable {
     }
 
     /**
-     * Says that these parameters take no part in the next step. Their gradients are not expected, sent or touched.
+     * Says that these parameters take no part in the next step. Their gradients are not expected,
+     * sent or touched.
      *
-     * @param which parameters of this context
-     * @param authority the rank whose choice counts, which makes the call collective; -1: every rank gives the same
+     * @param which parameters of this context @param authority the rank whose choice counts, which
+     * makes the call collective; -1: every rank gives the same
      */
     public void skip(Collection<Parameter> which, int authority) {
         ddp.ddp_skip_params(handle, own(which), authority);
@@ -438,7 +462,8 @@ public final class Context extends Hooks implements AutoCloseable {
     }
 
     /**
-     * Sets this rank's weight in the weighted mean, before stepBegin, until it is changed. At first it is 1.
+     * Sets this rank's weight in the weighted mean, before stepBegin, until it is changed. At first
+     * it is 1.
      *
      * @param weight normally the number of samples in this rank's batch; 0 is allowed on some ranks
      */
@@ -447,8 +472,8 @@ public final class Context extends Hooks implements AutoCloseable {
     }
 
     /**
-     * Call it instead of stepBegin when this rank has no more inputs. It takes part until all ranks have joined.
-     * Collective.
+     * Call it instead of stepBegin when this rank has no more inputs. It takes part until all ranks
+     * have joined. Collective.
      */
     public void join() {
         endingStep(() -> ddp.ddp_join(handle));
@@ -457,7 +482,8 @@ public final class Context extends Hooks implements AutoCloseable {
     // THE REST
 
     /**
-     * Averages the values of all floating-point and complex parameters over a group, in place. Collective.
+     * Averages the values of all floating-point and complex parameters over a group, in place.
+     * Collective.
      *
      * @param group null: the context's
      */
@@ -466,7 +492,8 @@ public final class Context extends Hooks implements AutoCloseable {
     }
 
     /**
-     * Continues in another group, between steps or after a failure. Values are not sent. Collective.
+     * Continues in another group, between steps or after a failure. Values are not sent.
+     * Collective.
      *
      * @param group the new group, of any size; the context keeps it alive
      */
@@ -495,7 +522,8 @@ public final class Context extends Hooks implements AutoCloseable {
 
     private int own(Parameter parameter) {
         if (parameter.context() == this) return parameter.index();
-        throw new IllegalArgumentException("parameter: " + parameter + " belongs to another context");
+        throw new IllegalArgumentException(
+                "parameter: " + parameter + " belongs to another context");
     }
 
     private int[] own(Collection<Parameter> which) {

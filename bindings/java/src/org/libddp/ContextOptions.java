@@ -39,7 +39,8 @@ public final class ContextOptions {
     }
 
     /**
-     * The same for the first bucket of each type and device, which is small so that communication starts early.
+     * The same for the first bucket of each type and device, which is small so that communication
+     * starts early.
      *
      * @param value in bytes; 0, the default: 1,048,576, or bucketCap if that is smaller
      * @return this
@@ -204,8 +205,8 @@ public final class ContextOptions {
     }
 
     /**
-     * The program adds to gradients over several synced steps before it zeroes them: an unused gradient counts with what
-     * it holds (DDP_CONTEXT_ACCUMULATE in ddp/participation.h).
+     * The program adds to gradients over several synced steps before it zeroes them: an unused
+     * gradient counts with what it holds (DDP_CONTEXT_ACCUMULATE in ddp/participation.h).
      *
      * @param value false by default; needs findUnused or staticGraph
      * @return this
@@ -216,7 +217,8 @@ public final class ContextOptions {
     }
 
     /**
-     * Finds mistakes that are otherwise silent (DDP_CONTEXT_CHECK in ddp/context.h). So does DDP_DEBUG=check.
+     * Finds mistakes that are otherwise silent (DDP_CONTEXT_CHECK in ddp/context.h). So does
+     * DDP_DEBUG=check.
      *
      * @param value false by default
      * @return this
@@ -238,7 +240,8 @@ public final class ContextOptions {
     }
 
     /**
-     * NaN or infinity in a gradient breaks the context with {@link DdpException.Nonfinite} (ddp/check.h).
+     * NaN or infinity in a gradient breaks the context with {@link DdpException.Nonfinite}
+     * (ddp/check.h).
      *
      * @param value false by default
      * @return this
@@ -249,8 +252,8 @@ public final class ContextOptions {
     }
 
     /**
-     * NaN or infinity in a gradient makes all ranks skip the step: finalizeStep throws {@link DdpException.Nonfinite},
-     * and the context goes on (ddp/check.h).
+     * NaN or infinity in a gradient makes all ranks skip the step: finalizeStep throws {@link
+     * DdpException.Nonfinite}, and the context goes on (ddp/check.h).
      *
      * @param value false by default
      * @return this
@@ -309,15 +312,19 @@ public final class ContextOptions {
         return flag(!rebuild, ddp.DDP_CONTEXT_NO_REBUILD)
                 | flag(!initialBroadcast, ddp.DDP_CONTEXT_NO_INITIAL_BROADCAST)
                 | flag(!broadcastBuffers, ddp.DDP_CONTEXT_NO_BUFFER_BROADCAST)
-                | flag(findUnused, ddp.DDP_CONTEXT_FIND_UNUSED) | flag(staticGraph, ddp.DDP_CONTEXT_STATIC_GRAPH)
+                | flag(findUnused, ddp.DDP_CONTEXT_FIND_UNUSED)
+                | flag(staticGraph, ddp.DDP_CONTEXT_STATIC_GRAPH)
                 | flag(keepLocalUnused, ddp.DDP_CONTEXT_KEEP_LOCAL_UNUSED)
-                | flag(skipUnusedBuckets, ddp.DDP_CONTEXT_SKIP_UNUSED_BUCKETS) | flag(join, ddp.DDP_CONTEXT_JOIN)
+                | flag(skipUnusedBuckets, ddp.DDP_CONTEXT_SKIP_UNUSED_BUCKETS)
+                | flag(join, ddp.DDP_CONTEXT_JOIN)
                 | flag(divideByPresent, ddp.DDP_CONTEXT_DIVIDE_BY_PRESENT)
                 | flag(stopAtFirstJoin, ddp.DDP_CONTEXT_STOP_AT_FIRST_JOIN)
-                | flag(consensusOrder, ddp.DDP_CONTEXT_CONSENSUS_ORDER) | flag(accumulate, ddp.DDP_CONTEXT_ACCUMULATE)
-                | flag(check, ddp.DDP_CONTEXT_CHECK) | flag(refuseNonfinite, ddp.DDP_CONTEXT_REFUSE_NONFINITE)
+                | flag(consensusOrder, ddp.DDP_CONTEXT_CONSENSUS_ORDER)
+                | flag(accumulate, ddp.DDP_CONTEXT_ACCUMULATE) | flag(check, ddp.DDP_CONTEXT_CHECK)
+                | flag(refuseNonfinite, ddp.DDP_CONTEXT_REFUSE_NONFINITE)
                 | flag(skipNonfinite, ddp.DDP_CONTEXT_SKIP_NONFINITE)
-                | flag(verifyBuffers, ddp.DDP_CONTEXT_VERIFY_BUFFERS) | flag(autotune, ddp.DDP_CONTEXT_AUTOTUNE);
+                | flag(verifyBuffers, ddp.DDP_CONTEXT_VERIFY_BUFFERS)
+                | flag(autotune, ddp.DDP_CONTEXT_AUTOTUNE);
     }
 
     private static long notNegative(String what, long value) {

@@ -14,8 +14,9 @@ import java.util.Map;
 import java.util.TreeMap;
 
 /**
- * Averages the gradients of a model whose parameters are arrays on the heap: {@code float[]} and {@code double[]}, alone or in
- * maps with text as keys, lists and arrays of such, to any depth. A {@code float[][]} is such an array.
+ * Averages the gradients of a model whose parameters are arrays on the heap: {@code float[]} and
+ * {@code double[]}, alone or in maps with text as keys, lists and arrays of such, to any depth. A
+ * {@code float[][]} is such an array.
  *
  * <pre>{@code
  * DataParallel parallel = new DataParallel(parameters);   // every rank starts from rank 0's values
@@ -26,8 +27,8 @@ import java.util.TreeMap;
  * }
  * }</pre>
  *
- * <p>Arrays are copied to libddp's buckets and back. {@link Context} takes direct buffers where they lie, and each gradient as soon
- * as it is ready.
+ * <p>Arrays are copied to libddp's buckets and back. {@link Context} takes direct buffers where
+ * they lie, and each gradient as soon as it is ready.
  */
 public final class DataParallel implements AutoCloseable {
     private final Context context;
@@ -114,18 +115,21 @@ public final class DataParallel implements AutoCloseable {
         arrays.forEach((path, array) -> {
             Parameter parameter = parameters.get(path);
             if (parameter == null) {
-                throw new IllegalArgumentException("gradients: " + path + " is not among the parameters");
+                throw new IllegalArgumentException(
+                        "gradients: " + path + " is not among the parameters");
             }
             Dtype dtype = array instanceof float[] ? Dtype.F32 : Dtype.F64;
             long count = Memory.count(parameter.shape());
             if (dtype != parameter.dtype() || Array.getLength(array) != count) {
-                throw new IllegalArgumentException("gradients: " + path + " has " + Array.getLength(array)
-                        + " elements of type " + dtype + ", the parameter " + count + " of type " + parameter.dtype());
+                throw new IllegalArgumentException("gradients: " + path + " has "
+                        + Array.getLength(array) + " elements of type " + dtype + ", the parameter "
+                        + count + " of type " + parameter.dtype());
             }
         });
     }
 
-    /** Each array in a tree, by its path, in an order that does not depend on how a map is ordered. */
+    /** Each array in a tree, by its path, in an order that does not depend on how a map is ordered.
+     */
     private static Map<String, Object> arraysOf(String argument, Object tree) {
         Map<String, Object> found = new LinkedHashMap<>();
         collect(argument, tree, "", found);
@@ -136,7 +140,8 @@ public final class DataParallel implements AutoCloseable {
         return path.isEmpty() ? key : path + "." + key;
     }
 
-    private static void collect(String argument, Object tree, String path, Map<String, Object> found) {
+    private static void collect(
+            String argument, Object tree, String path, Map<String, Object> found) {
         if (tree instanceof float[] || tree instanceof double[]) {
             found.put(path.isEmpty() ? "params" : path, tree);
         } else if (tree instanceof Map) {
@@ -150,21 +155,23 @@ public final class DataParallel implements AutoCloseable {
                 collect(argument, part, child(path, String.valueOf(at++)), found);
             }
         } else {
-            throw new IllegalArgumentException(argument + ": " + (path.isEmpty() ? "it" : path) + " is "
-                    + (tree == null ? "null" : "of " + tree.getClass())
+            throw new IllegalArgumentException(argument + ": " + (path.isEmpty() ? "it" : path)
+                    + " is " + (tree == null ? "null" : "of " + tree.getClass())
                     + "; float[], double[], and maps, lists and arrays of such are taken");
         }
     }
 
     private static Buffer directOf(Object array) {
         int width = array instanceof float[] ? Float.BYTES : Double.BYTES;
-        ByteBuffer bytes = ByteBuffer.allocateDirect(Math.multiplyExact(width, Array.getLength(array)))
-                                   .order(ByteOrder.nativeOrder());
+        ByteBuffer bytes =
+                ByteBuffer.allocateDirect(Math.multiplyExact(width, Array.getLength(array)))
+                        .order(ByteOrder.nativeOrder());
         return array instanceof float[] ? bytes.asFloatBuffer() : bytes.asDoubleBuffer();
     }
 
     private static Buffer view(Parameter parameter) {
-        return parameter.dtype() == Dtype.F32 ? parameter.view().floats() : parameter.view().doubles();
+        return parameter.dtype() == Dtype.F32 ? parameter.view().floats()
+                                              : parameter.view().doubles();
     }
 
     private static void write(Object array, Buffer to) {

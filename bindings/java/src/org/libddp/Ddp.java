@@ -8,9 +8,9 @@ public final class Ddp {
     private Ddp() {}
 
     /**
-     * Says where the native library is. Call it before anything else of this package. The system property
-     * {@code org.libddp.library} has precedence. Without both, the library comes from the jar, then from
-     * {@code java.library.path}.
+     * Says where the native library is. Call it before anything else of this package. The system
+     * property {@code org.libddp.library} has precedence. Without both, the library comes from the
+     * jar, then from {@code java.library.path}.
      *
      * @param path the file, or the folder that contains {@code libddp_jni.so}
      */

@@ -3,8 +3,8 @@ package org.libddp;
 /**
  * An error of libddp: a sentence, and the facts that it names. There is a class for each status.
  *
- * <p>Instead of it, the use of a closed object throws {@link IllegalStateException}, and an argument that Java itself
- * can reject throws {@link IllegalArgumentException}.
+ * <p>Instead of it, the use of a closed object throws {@link IllegalStateException}, and an
+ * argument that Java itself can reject throws {@link IllegalArgumentException}.
  */
 public class DdpException extends RuntimeException {
     private static final long serialVersionUID = 1;
@@ -212,8 +212,8 @@ public class DdpException extends RuntimeException {
     }
 
     /**
-     * The program of a rank ended its wait, with {@link Thread#interrupt} or Ctrl-C. {@link #rank} names the rank. The
-     * interrupted thread stays interrupted.
+     * The program of a rank ended its wait, with {@link Thread#interrupt} or Ctrl-C. {@link #rank}
+     * names the rank. The interrupted thread stays interrupted.
      */
     public static final class Interrupted extends DdpException {
         private static final long serialVersionUID = 1;
@@ -224,8 +224,8 @@ public class DdpException extends RuntimeException {
     }
 
     /**
-     * A gradient, or a result, holds NaN or infinity. With {@link ContextOptions#skipNonfinite} all ranks have skipped the
-     * step, and the context goes on.
+     * A gradient, or a result, holds NaN or infinity. With {@link ContextOptions#skipNonfinite} all
+     * ranks have skipped the step, and the context goes on.
      */
     public static final class Nonfinite extends DdpException {
         private static final long serialVersionUID = 1;
@@ -255,7 +255,8 @@ public class DdpException extends RuntimeException {
     }
 
     /** The exception for C to throw. */
-    static DdpException make(int status, byte[] message, int rank, int param, int bucket, long step) {
+    static DdpException make(
+            int status, byte[] message, int rank, int param, int bucket, long step) {
         Facts facts = new Facts(status, Words.inJava(Text.of(message)), rank, param, bucket, step);
         switch (status) {
             case -1:

@@ -5,13 +5,16 @@ import java.util.ArrayList;
 import java.util.List;
 
 /**
- * A job that goes on without ranks that die, and takes in those that come (ddp/elastic.h). The store must outlive all ranks.
+ * A job that goes on without ranks that die, and takes in those that come (ddp/elastic.h). The
+ * store must outlive all ranks.
  *
- * <p>Threads: one at a time. {@link Thread#interrupt} ends a wait with {@link DdpException.Interrupted}.
+ * <p>Threads: one at a time. {@link Thread#interrupt} ends a wait with {@link
+ * DdpException.Interrupted}.
  */
 public final class Elastic implements AutoCloseable {
     private final Handle<Kind.ddp_elastic> handle;
-    /** Not kept by the handle: contexts keep their group, and so the handle. Averagers keep their context. */
+    /** Not kept by the handle: contexts keep their group, and so the handle. Averagers keep their
+     * context. */
     private final List<Context> contexts = new ArrayList<>();
     private final List<Averager> averagers = new ArrayList<>();
 
@@ -24,7 +27,8 @@ public final class Elastic implements AutoCloseable {
         Store store = options.group().store();
         long[] made = new long[1];
         long at = store == null ? 0 : Handle.enter(store.handle); // the options hold its address
-        try (ddp_group_options group = new ddp_group_options(); ddp_elastic_options given = new ddp_elastic_options()) {
+        try (ddp_group_options group = new ddp_group_options();
+                ddp_elastic_options given = new ddp_elastic_options()) {
             options.group().fill(group);
             if (store != null) group.setStore(store.handle);
             options.fill(given);
@@ -39,16 +43,16 @@ public final class Elastic implements AutoCloseable {
     }
 
     /**
-     * {@return the group of this roster; before the first {@link #begin} this rank alone, for contexts. It follows the job
-     * from roster to roster, and closing it does nothing}
+     * {@return the group of this roster; before the first {@link #begin} this rank alone, for
+     * contexts. It follows the job from roster to roster, and closing it does nothing}
      */
     public Group group() {
         return Group.lent(ddp.ddp_elastic_group(handle));
     }
 
     /**
-     * Adds a context, before the first {@link #begin}: it moves from roster to roster. Every rank adds contexts with the
-     * same parameters, in the same order.
+     * Adds a context, before the first {@link #begin}: it moves from roster to roster. Every rank
+     * adds contexts with the same parameters, in the same order.
      *
      * @param context of {@link #group}, committed; it must stay open
      */
@@ -58,8 +62,8 @@ public final class Elastic implements AutoCloseable {
     }
 
     /**
-     * Adds an averager with an outer optimizer, before the first {@link #begin}: ranks train apart, and come and go after
-     * outer steps.
+     * Adds an averager with an outer optimizer, before the first {@link #begin}: ranks train apart,
+     * and come and go after outer steps.
      *
      * @param averager of a context that was added; it must stay open
      */
@@ -69,8 +73,8 @@ public final class Elastic implements AutoCloseable {
     }
 
     /**
-     * Adds memory that belongs to the state, an optimizer's for example, before the first {@link #begin}. Every rank adds
-     * the same names and sizes, in the same order.
+     * Adds memory that belongs to the state, an optimizer's for example, before the first {@link
+     * #begin}. Every rank adds the same names and sizes, in the same order.
      *
      * @param name unique in the job
      * @param state a direct buffer, from position to limit, which the job keeps
@@ -86,7 +90,8 @@ public final class Elastic implements AutoCloseable {
      * @param state of the CPU
      */
     public void addState(String name, Memory state) {
-        if (!state.device().isCpu()) throw new IllegalArgumentException("state: it must be memory of the CPU");
+        if (!state.device().isCpu())
+            throw new IllegalArgumentException("state: it must be memory of the CPU");
         long bytes = state.count() * state.dtype().size();
         ddp.ddp_elastic_add_state(handle, name, state.writable("state").address, bytes);
         handle.keep(state);
@@ -102,7 +107,8 @@ public final class Elastic implements AutoCloseable {
     }
 
     /**
-     * Begins a step. Waits for the next roster, with the state of the job, if ranks were lost, come or go. Collective.
+     * Begins a step. Waits for the next roster, with the state of the job, if ranks were lost, come
+     * or go. Collective.
      *
      * @return which step it is, and who trains
      */
@@ -111,19 +117,21 @@ public final class Elastic implements AutoCloseable {
             withParts(() -> ddp.ddp_elastic_begin(handle, told));
             boolean changed = told.getChanged() != 0;
             if (changed) contexts.forEach(each -> each.handle.endStep(false));
-            return new ElasticStep(told.getStep(), told.getRoster(), told.getRank(), told.getWorld_size(), changed,
-                    told.getJoined(), told.getLeft(), told.getLeaving() != 0, told.getFence());
+            return new ElasticStep(told.getStep(), told.getRoster(), told.getRank(),
+                    told.getWorld_size(), changed, told.getJoined(), told.getLeft(),
+                    told.getLeaving() != 0, told.getFence());
         }
     }
 
-    /** This rank has applied the step: once after each {@link #begin}, when every optimizer has run. */
+    /** This rank has applied the step: once after each {@link #begin}, when every optimizer has
+     * run. */
     public void commit() {
         withParts(() -> ddp.ddp_elastic_commit(handle));
     }
 
     /**
-     * Asks the store whether this rank is a member of the newest roster, and throws if it is not: between writing a
-     * checkpoint and renaming it. Put the fence into the file's name, too.
+     * Asks the store whether this rank is a member of the newest roster, and throws if it is not:
+     * between writing a checkpoint and renaming it. Put the fence into the file's name, too.
      */
     public void confirmMember() {
         withParts(() -> ddp.ddp_elastic_confirm_member(handle));
@@ -148,8 +156,8 @@ public final class Elastic implements AutoCloseable {
         try {
             for (int i = 0; i < at.length; ++i) {
                 if (at[i] != Handle.CLOSED) continue;
-                throw new IllegalStateException(
-                        (i < contexts.size() ? "a context" : "an averager") + " of this job is closed");
+                throw new IllegalStateException((i < contexts.size() ? "a context" : "an averager")
+                        + " of this job is closed");
             }
             call.run();
         } finally {
@@ -157,7 +165,8 @@ public final class Elastic implements AutoCloseable {
         }
     }
 
-    /** Frees it. Without {@link #leave} before, the others take this rank for dead, and go on at once. */
+    /** Frees it. Without {@link #leave} before, the others take this rank for dead, and go on at
+     * once. */
     @Override
     public void close() {
         Handle.close(handle);

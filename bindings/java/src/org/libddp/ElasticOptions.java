@@ -43,8 +43,8 @@ public final class ElasticOptions {
     }
 
     /**
-     * How long the first roster waits for more than minWorld ranks, and a later one for a rank that does not answer and
-     * is not known to be dead, in whole milliseconds.
+     * How long the first roster waits for more than minWorld ranks, and a later one for a rank that
+     * does not answer and is not known to be dead, in whole milliseconds.
      *
      * @param value positive; null: 30 s
      * @return this

@@ -11,10 +11,11 @@ import java.util.WeakHashMap;
 /**
  * A set of ranks that communicate (ddp/group.h). Creating one waits until every rank has joined.
  *
- * <p>Collectives take direct buffers, from position to limit, or {@link Memory} to say how to read a buffer. They use
- * the memory in place. Every rank must call them in the same order. A collective with a name in Async returns a
- * {@link Work} at once; do not touch the arrays until the work has ended. The others return when the operation is done. The
- * group's timeout bounds every wait, and {@link Thread#interrupt} ends one with {@link DdpException.Interrupted}.
+ * <p>Collectives take direct buffers, from position to limit, or {@link Memory} to say how to read
+ * a buffer. They use the memory in place. Every rank must call them in the same order. A collective
+ * with a name in Async returns a {@link Work} at once; do not touch the arrays until the work has
+ * ended. The others return when the operation is done. The group's timeout bounds every wait, and
+ * {@link Thread#interrupt} ends one with {@link DdpException.Interrupted}.
  *
  * <p>Threads: any. Closing takes effect when the calls of other threads on the group have returned.
  */
@@ -83,8 +84,8 @@ public final class Group implements AutoCloseable {
     }
 
     /**
-     * Makes one group of several groups of the same ranks, and takes turns among them (ddp_group_round_robin).
-     * Collective.
+     * Makes one group of several groups of the same ranks, and takes turns among them
+     * (ddp_group_round_robin). Collective.
      *
      * @param groups 1 to 64, in the same order on every rank; the new group keeps them alive
      * @return the new group
@@ -107,7 +108,8 @@ public final class Group implements AutoCloseable {
         return ddp.ddp_group_world_size(handle);
     }
 
-    /** {@return the backend's name; for a round robin group one for each of its groups: "shm,gloo"} */
+    /** {@return the backend's name; for a round robin group one for each of its groups: "shm,gloo"}
+     */
     public String backend() {
         return ddp.ddp_group_backend(handle);
     }
@@ -124,7 +126,8 @@ public final class Group implements AutoCloseable {
     }
 
     /**
-     * Divides the group: ranks that give the same color form a new one, with the options of this. Collective.
+     * Divides the group: ranks that give the same color form a new one, with the options of this.
+     * Collective.
      *
      * @param color not negative; -1 joins none
      * @param key orders the ranks of a color; equal keys: by their rank in this group
@@ -151,8 +154,8 @@ public final class Group implements AutoCloseable {
     }
 
     /**
-     * Allocates memory of the CPU in which this group's collectives are fastest. It is freed with the last buffer over
-     * it.
+     * Allocates memory of the CPU in which this group's collectives are fastest. It is freed with
+     * the last buffer over it.
      *
      * @param dtype the type of its elements
      * @param shape its extents, the last of which is contiguous; less than 2 GiB in all
@@ -171,8 +174,8 @@ public final class Group implements AutoCloseable {
     /**
      * recv = op over the ranks of recv itself.
      *
-     * @param recv a direct buffer with the same number of elements on every rank; all ranks get the same bits
-     * @param op the operation over ranks
+     * @param recv a direct buffer with the same number of elements on every rank; all ranks get the
+     * same bits @param op the operation over ranks
      */
     public void allreduce(Buffer recv, Op op) {
         allreduce(Memory.of("recv", recv, null), op);
@@ -202,9 +205,9 @@ public final class Group implements AutoCloseable {
     /**
      * recv = op over the ranks of recv itself.
      *
-     * @param recv a direct buffer with the same number of elements on every rank; all ranks get the same bits
-     * @param op the operation over ranks
-     * @return a work that ends with the operation; leave the memory alone until then
+     * @param recv a direct buffer with the same number of elements on every rank; all ranks get the
+     * same bits @param op the operation over ranks @return a work that ends with the operation;
+     * leave the memory alone until then
      */
     public Work allreduceAsync(Buffer recv, Op op) {
         return allreduceAsync(Memory.of("recv", recv, null), op);
@@ -277,8 +280,8 @@ public final class Group implements AutoCloseable {
     /**
      * recv = the ranks' send, one after another.
      *
-     * @param send the same number of elements on every rank; null: each rank's part is already in recv
-     * @param recv world size times as many elements
+     * @param send the same number of elements on every rank; null: each rank's part is already in
+     * recv @param recv world size times as many elements
      */
     public void allgather(Memory send, Memory recv) {
         gather(send, recv, null);
@@ -287,9 +290,9 @@ public final class Group implements AutoCloseable {
     /**
      * recv = the ranks' send, one after another.
      *
-     * @param send the same number of elements on every rank; null: each rank's part is already in recv
-     * @param recv world size times as many elements
-     * @return a work that ends with the operation; leave the memory alone until then
+     * @param send the same number of elements on every rank; null: each rank's part is already in
+     * recv @param recv world size times as many elements @return a work that ends with the
+     * operation; leave the memory alone until then
      */
     public Work allgatherAsync(Memory send, Memory recv) {
         return Work.start(handle, work -> gather(send, recv, work), send, recv);
@@ -298,9 +301,8 @@ public final class Group implements AutoCloseable {
     /**
      * recv = this rank's part of op over the ranks of send.
      *
-     * @param send a direct buffer with world size times as many elements as recv: a part for each rank
-     * @param recv a direct buffer for this rank's part
-     * @param op the operation over ranks
+     * @param send a direct buffer with world size times as many elements as recv: a part for each
+     * rank @param recv a direct buffer for this rank's part @param op the operation over ranks
      */
     public void reduceScatter(Buffer send, Buffer recv, Op op) {
         reduceScatter(Memory.of("send", send, null), Memory.of("recv", recv, null), op);
@@ -345,13 +347,15 @@ public final class Group implements AutoCloseable {
         return Work.start(handle, work -> ddp.ddp_barrier(handle, work));
     }
 
-    // Each with work null waits for the end inside the call. Arrays are reachable as long as it lasts.
+    // Each with work null waits for the end inside the call. Arrays are reachable as long as it
+    // lasts.
 
     private void reduceTo(Memory send, Memory recv, Op op, long[] work) {
         Handle.sweep();
         recv.writable("recv");
         if (send != null) send.typed("send", recv.dtype()).counted("send", recv.count());
-        ddp.ddp_allreduce(handle, address(send), recv.address, recv.count(), recv.dtype().code, op.code, work);
+        ddp.ddp_allreduce(handle, address(send), recv.address, recv.count(), recv.dtype().code,
+                op.code, work);
         Reference.reachabilityFence(send);
         Reference.reachabilityFence(recv);
     }
@@ -368,8 +372,8 @@ public final class Group implements AutoCloseable {
         int world = worldSize();
         long part = recv.writable("recv").count() / world;
         if (part * world != recv.count()) {
-            throw new IllegalArgumentException(
-                    "recv: " + recv.count() + " elements cannot be divided among " + world + " ranks");
+            throw new IllegalArgumentException("recv: " + recv.count()
+                    + " elements cannot be divided among " + world + " ranks");
         }
         if (send != null) send.typed("send", recv.dtype()).counted("send", part);
         ddp.ddp_allgather(handle, address(send), recv.address, part, recv.dtype().code, work);
@@ -380,8 +384,10 @@ public final class Group implements AutoCloseable {
     private void scatter(Memory send, Memory recv, Op op, long[] work) {
         Handle.sweep();
         recv.writable("recv");
-        send.typed("send", recv.dtype()).counted("send", Math.multiplyExact(recv.count(), worldSize()));
-        ddp.ddp_reduce_scatter(handle, send.address, recv.address, recv.count(), recv.dtype().code, op.code, work);
+        send.typed("send", recv.dtype())
+                .counted("send", Math.multiplyExact(recv.count(), worldSize()));
+        ddp.ddp_reduce_scatter(
+                handle, send.address, recv.address, recv.count(), recv.dtype().code, op.code, work);
         Reference.reachabilityFence(send);
         Reference.reachabilityFence(recv);
     }
@@ -390,7 +396,8 @@ public final class Group implements AutoCloseable {
         return memory == null ? 0 : memory.address;
     }
 
-    /** Leaves the group. Never waits for other ranks; contexts keep the group alive until they are closed. */
+    /** Leaves the group. Never waits for other ranks; contexts keep the group alive until they are
+     * closed. */
     @Override
     public void close() {
         OPEN.remove(handle);

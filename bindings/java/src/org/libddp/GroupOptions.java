@@ -2,7 +2,8 @@ package org.libddp;
 
 import java.time.Duration;
 
-/** How to join a {@link Group} (ddp/group.h). Options that are not set come from the launcher's environment. */
+/** How to join a {@link Group} (ddp/group.h). Options that are not set come from the launcher's
+ * environment. */
 public final class GroupOptions {
     private Integer rank;
     private Integer worldSize;
@@ -55,7 +56,8 @@ public final class GroupOptions {
     /**
      * The transport.
      *
-     * @param value "shm", "tcp", "hierarchical", "gloo", "mpi", "nccl" or a registered one; "auto" or null: libddp
+     * @param value "shm", "tcp", "hierarchical", "gloo", "mpi", "nccl" or a registered one; "auto"
+     * or null: libddp
      *     chooses
      * @return this
      */
@@ -100,7 +102,8 @@ public final class GroupOptions {
     /**
      * Meet in this store, instead of initMethod.
      *
-     * @param value a store that stays open as long as the group, or one split from it, lives; null: initMethod says
+     * @param value a store that stays open as long as the group, or one split from it, lives; null:
+     * initMethod says
      *     where
      * @return this
      */
@@ -112,8 +115,8 @@ public final class GroupOptions {
     /**
      * The job secret.
      *
-     * @param value null: the secret of the environment variable DDP_SECRET, or of the file that DDP_SECRET_FILE names
-     * @return this
+     * @param value null: the secret of the environment variable DDP_SECRET, or of the file that
+     * DDP_SECRET_FILE names @return this
      */
     public GroupOptions secret(String value) {
         secret = value;
@@ -134,8 +137,8 @@ public final class GroupOptions {
     /**
      * Ranks compare what they are about to do before each collective.
      *
-     * @param value true by default; false: a disagreement may corrupt sums, or hang until the timeout
-     * @return this
+     * @param value true by default; false: a disagreement may corrupt sums, or hang until the
+     * timeout @return this
      */
     public GroupOptions matchCheck(boolean value) {
         matchCheck = value;
@@ -154,7 +157,8 @@ public final class GroupOptions {
     }
 
     /**
-     * Meet at any address without a job secret (DDP_GROUP_INSECURE): every process that reaches it can join.
+     * Meet at any address without a job secret (DDP_GROUP_INSECURE): every process that reaches it
+     * can join.
      *
      * @param value false by default
      * @return this
@@ -178,7 +182,8 @@ public final class GroupOptions {
         made.setGroup_name(Text.checked("name", name));
         made.setSecret(Text.checked("secret", secret));
         made.setFlags(ddp.DDP_GROUP_OR_ALONE | (deterministic ? ddp.DDP_GROUP_DETERMINISTIC : 0)
-                | (matchCheck ? 0 : ddp.DDP_GROUP_NO_MATCH_CHECK) | (insecure ? ddp.DDP_GROUP_INSECURE : 0));
+                | (matchCheck ? 0 : ddp.DDP_GROUP_NO_MATCH_CHECK)
+                | (insecure ? ddp.DDP_GROUP_INSECURE : 0));
         made.setRound_robin(roundRobin);
     }
 }

@@ -11,8 +11,9 @@ import java.util.Queue;
 import java.util.concurrent.ConcurrentLinkedQueue;
 
 /**
- * An object of libddp's: of any opaque type, owned or borrowed. It is freed when it is closed or collected, but never while a
- * call in any thread still uses it, and what it keeps stays alive as long as it does.
+ * An object of libddp's: of any opaque type, owned or borrowed. It is freed when it is closed or
+ * collected, but never while a call in any thread still uses it, and what it keeps stays alive as
+ * long as it does.
  */
 final class Handle<K> {
     /** The value of {@link #enter} instead of an address: convert.h. */
@@ -23,7 +24,8 @@ final class Handle<K> {
 
     /** Exceptions that callbacks threw, on their way to the call that they come out of. */
     private Queue<Throwable> raised;
-    /** The object that callbacks belong to: found through the handle, which is alive during every call. */
+    /** The object that callbacks belong to: found through the handle, which is alive during every
+     * call. */
     Object owner;
 
     /** The handle of which this one is a part. */
@@ -87,7 +89,8 @@ final class Handle<K> {
 
     // CALLS. Each is: at = enter(handle); try { ... at ... } finally { leave(handle, at); }
 
-    /** The address, or 0 for null, CLOSED or EXPIRED. Never throws, so that leave can always follow. */
+    /** The address, or 0 for null, CLOSED or EXPIRED. Never throws, so that leave can always
+     * follow. */
     static long enter(Handle<?> handle) {
         if (handle == null) return 0;
         if (handle.whole == null) return handle.state.enter();
@@ -108,7 +111,8 @@ final class Handle<K> {
         for (int i = 0; i < at.length; ++i) leave(handles.get(i), at[i]);
     }
 
-    /** A call about this object: an exception of a callback of its comes out instead of libddp's. */
+    /** A call about this object: an exception of a callback of its comes out instead of libddp's.
+     */
     void call(Runnable call) {
         try {
             call.run();
@@ -151,7 +155,8 @@ final class Handle<K> {
         state.ended = true;
     }
 
-    /** Passes ownership of the pointer to libddp; what is kept stays. 0: it is closed, or in use by another thread. */
+    /** Passes ownership of the pointer to libddp; what is kept stays. 0: it is closed, or in use by
+     * another thread. */
     long giveAway() {
         return state.giveAway();
     }
@@ -177,8 +182,8 @@ final class Handle<K> {
     }
 
     /**
-     * well: all operations of the step have ended. Otherwise one may go on for a while. Then a later step, or the end of the context,
-     * lets go of what it uses.
+     * well: all operations of the step have ended. Otherwise one may go on for a while. Then a
+     * later step, or the end of the context, lets go of what it uses.
      */
     void endStep(boolean well) {
         if (well) {
@@ -190,8 +195,9 @@ final class Handle<K> {
         if (queue != null) queue.clear();
     }
 
-    /** Handles that callbacks were lent, and works that they have passed on, which keep the arrays of their operations.
-     * */
+    /** Handles that callbacks were lent, and works that they have passed on, which keep the arrays
+     * of their operations.
+     */
     static final class Lent {
         private final List<Handle<?>> handles = new ArrayList<>();
         /** The step of the bucket that a callback was lent last. */
@@ -227,7 +233,8 @@ final class Handle<K> {
     static void sweep() {
         if (UNFINISHED.isEmpty()) return;
         List<State> before = new ArrayList<>();
-        for (State each = UNFINISHED.poll(); each != null; each = UNFINISHED.poll()) before.add(each);
+        for (State each = UNFINISHED.poll(); each != null; each = UNFINISHED.poll())
+            before.add(each);
         for (State each : before) {
             if (each.hasEnded()) {
                 each.release();
@@ -250,7 +257,8 @@ final class Handle<K> {
         }
     }
 
-    /** Knows nothing of the handle, and is alive until the pointer is freed: the cleaner holds it. */
+    /** Knows nothing of the handle, and is alive until the pointer is freed: the cleaner holds it.
+     */
     private static final class State implements Runnable {
         /** A value in {@code calls}: the handle is to be freed when the last call returns. */
         private static final int CLOSING = Integer.MIN_VALUE;
@@ -308,7 +316,8 @@ final class Handle<K> {
             if ((int) CALLS.getAndBitwiseOr(this, CLOSING) == 0) free();
         }
 
-        /** Synchronized with {@link #leaveToSweep}, so that only one of the two gets the pointer. */
+        /** Synchronized with {@link #leaveToSweep}, so that only one of the two gets the pointer.
+         */
         synchronized long giveAway() {
             if (!CALLS.compareAndSet(this, 0, CLOSING)) return 0;
             return (long) POINTER.getAndSet(this, 0L);
@@ -323,7 +332,8 @@ final class Handle<K> {
             if (!leaveToSweep()) release();
         }
 
-        /** Whether this is a work whose arrays may still be in use. It then belongs to {@link #sweep}. */
+        /** Whether this is a work whose arrays may still be in use. It then belongs to {@link
+         * #sweep}. */
         private synchronized boolean leaveToSweep() {
             if (!unfinished && kind == Kind.WORK && !ended && pointer != 0 && !kept.isEmpty()) {
                 unfinished = true;

@@ -9,17 +9,20 @@ import java.util.Objects;
 import java.util.WeakHashMap;
 
 /**
- * The methods of a {@link Context} for hooks (ddp/hook.h, builtin_hooks.h, overlap.h), buckets, plans and statistics.
+ * The methods of a {@link Context} for hooks (ddp/hook.h, builtin_hooks.h, overlap.h), buckets,
+ * plans and statistics.
  */
 public abstract class Hooks {
     final Handle<Kind.ddp_context> handle;
 
     private final List<Memory> buffers = new ArrayList<>();
     /**
-     * The user's functions, as long as C knows the callbacks. The callbacks know the context weakly, so that a hook that refers to its
-     * context makes a circle that the garbage collector sees.
+     * The user's functions, as long as C knows the callbacks. The callbacks know the context
+     * weakly, so that a hook that refers to its context makes a circle that the garbage collector
+     * sees.
      */
-    private final Map<Callback, Adapter> functions = Collections.synchronizedMap(new WeakHashMap<>());
+    private final Map<Callback, Adapter> functions =
+            Collections.synchronizedMap(new WeakHashMap<>());
     /** The layout of a generation, for buffers over it. */
     private Handle<Kind.ddp_layout> layout;
     private long heldGeneration = -1;
@@ -70,12 +73,13 @@ public abstract class Hooks {
      * @param hook called for each bucket of a synced step; null: back to the default
      */
     public void setHook(Hook hook) {
-        ddp.ddp_set_comm_hook(handle, hook == null ? null : callback("hook", hook, ofBuckets(hook)));
+        ddp.ddp_set_comm_hook(
+                handle, hook == null ? null : callback("hook", hook, ofBuckets(hook)));
     }
 
     /**
-     * Installs a built-in hook, between steps: {@code useHook("powersgd", "rank=2,start=100")}. Every rank must use the
-     * same.
+     * Installs a built-in hook, between steps: {@code useHook("powersgd", "rank=2,start=100")}.
+     * Every rank must use the same.
      *
      * @param name a name from docs/hooks.md
      * @param options "key=value,key=value"; null: the defaults
@@ -96,7 +100,8 @@ public abstract class Hooks {
     /**
      * Wraps the installed hook: the function is called after it has reduced a bucket.
      *
-     * @param function called in the order of buckets; in a round robin group, in that of each of its groups
+     * @param function called in the order of buckets; in a round robin group, in that of each of
+     * its groups
      */
     public void hookThen(BucketFunction function) {
         Objects.requireNonNull(function, "function");
@@ -124,7 +129,8 @@ public abstract class Hooks {
     }
 
     /**
-     * Loads a saved state into a hook of the same name. Every rank must load between the same steps.
+     * Loads a saved state into a hook of the same name. Every rank must load between the same
+     * steps.
      *
      * @param state the result of {@link #hookState}
      * @param sharedOnly true: only what is the same on every rank, for another world size
@@ -148,7 +154,8 @@ public abstract class Hooks {
             }
             return null;
         };
-        ddp.ddp_set_buffer_hook(handle, hook == null ? null : callback("buffer hook", hook, adapter));
+        ddp.ddp_set_buffer_hook(
+                handle, hook == null ? null : callback("buffer hook", hook, adapter));
     }
 
     /**
@@ -161,7 +168,8 @@ public abstract class Hooks {
             function.reduced(parameters().get((int) param), used != 0);
             return null;
         };
-        ddp.ddp_set_reduced_callback(handle, function == null ? null : callback("reduced function", function, adapter));
+        ddp.ddp_set_reduced_callback(
+                handle, function == null ? null : callback("reduced function", function, adapter));
     }
 
     /** From what C gives to what the user's function takes. It knows the context. */
@@ -196,7 +204,8 @@ public abstract class Hooks {
         Work call(long first, long second) throws Exception {
             Handle<?> handle = reference.get();
             if (handle == null)
-                throw new IllegalStateException("the context of this callback is gone: keep it while its steps run");
+                throw new IllegalStateException(
+                        "the context of this callback is gone: keep it while its steps run");
             return ((Hooks) handle.owner).functions.get(this).call(this, first, second);
         }
     }
@@ -228,7 +237,8 @@ public abstract class Hooks {
         return list[0];
     }
 
-    /** {@return the order in which this rank's gradients became ready when libddp last recorded it; empty before} */
+    /** {@return the order in which this rank's gradients became ready when libddp last recorded it;
+     * empty before} */
     public List<Parameter> readyOrder() {
         int[][] list = {new int[parameters().size()]};
         ddp.ddp_stats_ready_order(handle, list);
@@ -238,8 +248,8 @@ public abstract class Hooks {
     }
 
     /**
-     * Records the ready order again in the next synced step, and rebuilds the buckets in this order. Every rank must
-     * call it between the same steps.
+     * Records the ready order again in the next synced step, and rebuilds the buckets in this
+     * order. Every rank must call it between the same steps.
      */
     public void requestRebuild() {
         ddp.ddp_request_rebuild(handle);
@@ -253,8 +263,8 @@ public abstract class Hooks {
     }
 
     /**
-     * Uses a saved plan, instead of the first one and the rebuild after the first step. Every rank must call it, before
-     * commit or between the same steps.
+     * Uses a saved plan, instead of the first one and the rebuild after the first step. Every rank
+     * must call it, before commit or between the same steps.
      *
      * @param plan the result of {@link #plan}, or JSON of the same form
      */

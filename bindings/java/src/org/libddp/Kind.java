@@ -1,6 +1,7 @@
 package org.libddp;
 
-/** The kind of a {@link Handle}. The classes are for the compiler; the numbers are those of ddp_java_free in callbacks.c. */
+/** The kind of a {@link Handle}. The classes are for the compiler; the numbers are those of
+ * ddp_java_free in callbacks.c. */
 final class Kind {
     static final int BORROWED = 0;
     static final int STORE = 1;

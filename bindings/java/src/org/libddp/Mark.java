@@ -1,7 +1,8 @@
 package org.libddp;
 
 /**
- * A span of the program's own in traces, in the record of this process (ddp/record.h). Marks of a thread nest.
+ * A span of the program's own in traces, in the record of this process (ddp/record.h). Marks of a
+ * thread nest.
  *
  * <pre>{@code
  * try (Mark mark = new Mark("forward")) {
@@ -36,8 +37,9 @@ public final class Mark implements AutoCloseable {
     }
 
     /**
-     * When a group breaks with an error that names this rank, the process sends itself this signal. At 3 (SIGQUIT) a virtual
-     * machine prints the stacks of all threads, so a rank that hangs shows where.
+     * When a group breaks with an error that names this rank, the process sends itself this signal.
+     * At 3 (SIGQUIT) a virtual machine prints the stacks of all threads, so a rank that hangs shows
+     * where.
      *
      * @param signal its number; 0: none
      */

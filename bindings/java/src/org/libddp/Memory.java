@@ -13,9 +13,10 @@ import java.util.Arrays;
 /**
  * An array that libddp and Java both see: elements of a {@link Dtype}, with a shape.
  *
- * <p>{@link #of} takes a direct buffer, from its position to its limit. {@link #floats} and similar methods show
- * libddp's memory, or the same buffer, without a copy. You may keep such a buffer as long as you like. Memory of a GPU
- * ({@link #onDevice}, and libddp's own there) is only an address; no buffer shows it.
+ * <p>{@link #of} takes a direct buffer, from its position to its limit. {@link #floats} and similar
+ * methods show libddp's memory, or the same buffer, without a copy. You may keep such a buffer as
+ * long as you like. Memory of a GPU ({@link #onDevice}, and libddp's own there) is only an address;
+ * no buffer shows it.
  */
 public final class Memory {
     private static final ByteOrder NATIVE = ByteOrder.nativeOrder();
@@ -26,10 +27,12 @@ public final class Memory {
     private final long[] shape;
     private final boolean readOnly;
     private final Device device;
-    /** Keeps the memory alive: the buffer over it; on a device the layout that it belongs to, or null for a program's own. */
+    /** Keeps the memory alive: the buffer over it; on a device the layout that it belongs to, or
+     * null for a program's own. */
     private final Object root;
 
-    private Memory(Object root, long address, Dtype dtype, long count, long[] shape, boolean readOnly, Device device) {
+    private Memory(Object root, long address, Dtype dtype, long count, long[] shape,
+            boolean readOnly, Device device) {
         this.root = root;
         this.address = address;
         this.dtype = dtype;
@@ -40,7 +43,8 @@ public final class Memory {
     }
 
     /**
-     * A direct buffer's elements, of the type that its class says: F32, F64, I32, I64, or U8 for bytes.
+     * A direct buffer's elements, of the type that its class says: F32, F64, I32, I64, or U8 for
+     * bytes.
      *
      * @param buffer direct, in this machine's byte order; its elements from position to limit
      * @return the same memory, which keeps the buffer alive
@@ -50,7 +54,8 @@ public final class Memory {
     }
 
     /**
-     * A direct buffer's bytes as elements of a type: shorts as F16 or BF16, floats as C64, bytes as anything.
+     * A direct buffer's bytes as elements of a type: shorts as F16 or BF16, floats as C64, bytes as
+     * anything.
      *
      * @param buffer direct, in this machine's byte order; its elements from position to limit
      * @param dtype the type of the elements
@@ -61,8 +66,8 @@ public final class Memory {
     }
 
     /**
-     * The program's own array in a device's memory. It must stay until its context is closed or its operation has
-     * ended.
+     * The program's own array in a device's memory. It must stay until its context is closed or its
+     * operation has ended.
      *
      * @param device a GPU
      * @param address the address of the first element on the device
@@ -71,9 +76,12 @@ public final class Memory {
      * @return the same memory, which the program still owns
      */
     public static Memory onDevice(Device device, long address, Dtype dtype, long... shape) {
-        if (device.isCpu()) throw wrong("device", "memory of the CPU is given as a direct buffer: Memory.of");
+        if (device.isCpu())
+            throw wrong("device", "memory of the CPU is given as a direct buffer: Memory.of");
         for (long extent : shape) {
-            if (extent < 0) throw wrong("shape", "it is " + Arrays.toString(shape) + ", and no extent may be negative");
+            if (extent < 0)
+                throw wrong("shape",
+                        "it is " + Arrays.toString(shape) + ", and no extent may be negative");
         }
         long count = count(shape);
         if (address == 0 && count > 0) throw wrong("address", "it is 0, which is no memory");
@@ -96,20 +104,23 @@ public final class Memory {
         long address = ddp.ddp_java_address(root);
         if (bytes % type.size() != 0) {
             throw wrong(what,
-                    "its " + bytes + " bytes cannot be divided into elements of " + type + " of " + type.size()
-                            + " bytes");
+                    "its " + bytes + " bytes cannot be divided into elements of " + type + " of "
+                            + type.size() + " bytes");
         }
         if (bytes > 0 && address % Math.min(type.size(), 8) != 0) {
             throw wrong(what, "its first byte is not aligned to an element of " + type);
         }
         long count = bytes / type.size();
-        return new Memory(root, address, type, count, new long[] {count}, buffer.isReadOnly(), Device.CPU);
+        return new Memory(
+                root, address, type, count, new long[] {count}, buffer.isReadOnly(), Device.CPU);
     }
 
-    /** Memory of libddp's, as long as {@code owner} is kept; null: of a handle that frees it by itself. */
+    /** Memory of libddp's, as long as {@code owner} is kept; null: of a handle that frees it by
+     * itself. */
     static Memory at(long address, Dtype dtype, long[] shape, Handle<?> owner, Device device) {
         long count = count(shape);
-        if (!device.isCpu()) return new Memory(owner, address, dtype, count, shape.clone(), false, device);
+        if (!device.isCpu())
+            return new Memory(owner, address, dtype, count, shape.clone(), false, device);
         ByteBuffer root = show(address, count * dtype.size());
         if (owner != null) owner.keepWith(root);
         return new Memory(root, address, dtype, count, shape.clone(), false, device);
@@ -176,9 +187,11 @@ public final class Memory {
 
     private static Dtype typeOf(String what, Buffer buffer, Dtype dtype) {
         if (buffer instanceof ByteBuffer) return dtype == null ? Dtype.U8 : dtype;
-        if (buffer instanceof ShortBuffer && (dtype == Dtype.F16 || dtype == Dtype.BF16)) return dtype;
+        if (buffer instanceof ShortBuffer && (dtype == Dtype.F16 || dtype == Dtype.BF16))
+            return dtype;
         if (buffer instanceof ShortBuffer) {
-            throw wrong(what, "shorts hold F16 or BF16, and it must be said which: Memory.of(buffer, Dtype.BF16)");
+            throw wrong(what,
+                    "shorts hold F16 or BF16, and it must be said which: Memory.of(buffer, Dtype.BF16)");
         }
         boolean real = buffer instanceof FloatBuffer || buffer instanceof DoubleBuffer;
         boolean wide = buffer instanceof DoubleBuffer || buffer instanceof LongBuffer;
@@ -202,7 +215,8 @@ public final class Memory {
 
     /** The same memory, if it has as many elements. */
     Memory shaped(String what, long[] extents) {
-        if (count(extents) == count) return new Memory(root, address, dtype, count, extents.clone(), readOnly, device);
+        if (count(extents) == count)
+            return new Memory(root, address, dtype, count, extents.clone(), readOnly, device);
         throw wrong(what,
                 "it has " + count + " elements, but " + count(extents) + " are expected (shape "
                         + Arrays.toString(extents) + ")");
@@ -220,7 +234,8 @@ public final class Memory {
             buffer.limit(begin + (int) step).position(begin);
             part = buffer;
         }
-        return new Memory(part, address + i * items * dtype.size(), dtype, items, extents, readOnly, device);
+        return new Memory(
+                part, address + i * items * dtype.size(), dtype, items, extents, readOnly, device);
     }
 
     Memory typed(String what, Dtype expected) {
@@ -240,7 +255,8 @@ public final class Memory {
         return device;
     }
 
-    /** {@return its address on the device, for a library that works there; it stays as long as this object} */
+    /** {@return its address on the device, for a library that works there; it stays as long as this
+     * object} */
     public long address() {
         return address;
     }
@@ -280,7 +296,8 @@ public final class Memory {
     /** {@return its elements: of F64, or the parts of C128} */
     public DoubleBuffer doubles() {
         check("doubles", Dtype.F64, Dtype.C128);
-        return root instanceof DoubleBuffer ? ((DoubleBuffer) root).slice() : bytes().asDoubleBuffer();
+        return root instanceof DoubleBuffer ? ((DoubleBuffer) root).slice()
+                                            : bytes().asDoubleBuffer();
     }
 
     /** {@return its elements: of I32} */
@@ -308,6 +325,7 @@ public final class Memory {
 
     @Override
     public String toString() {
-        return "Memory of " + dtype + Arrays.toString(shape) + (device.isCpu() ? "" : " on " + device);
+        return "Memory of " + dtype + Arrays.toString(shape)
+                + (device.isCpu() ? "" : " on " + device);
     }
 }

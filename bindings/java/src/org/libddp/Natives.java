@@ -13,8 +13,9 @@ import java.util.Locale;
 import java.util.Map;
 
 /**
- * Finds and loads the native libraries, once: from the folder or file of the system property {@code org.libddp.library}, from
- * that of {@link Ddp#library}, from the jar, or else from {@code java.library.path}.
+ * Finds and loads the native libraries, once: from the folder or file of the system property {@code
+ * org.libddp.library}, from that of {@link Ddp#library}, from the jar, or else from {@code
+ * java.library.path}.
  */
 final class Natives {
     static final String PROPERTY = "org.libddp.library";
@@ -27,7 +28,8 @@ final class Natives {
 
     static synchronized void choose(Path path) {
         if (loaded) {
-            throw new IllegalStateException("libddp is loaded already: choose its library before the first use");
+            throw new IllegalStateException(
+                    "libddp is loaded already: choose its library before the first use");
         }
         explicit = path.toAbsolutePath();
     }
@@ -54,7 +56,8 @@ final class Natives {
     private static String folder() {
         String system = System.getProperty("os.name").toLowerCase(Locale.ROOT);
         String machine = System.getProperty("os.arch");
-        machine = Map.of("amd64", "x64", "x86_64", "x64", "aarch64", "arm64").getOrDefault(machine, machine);
+        machine = Map.of("amd64", "x64", "x86_64", "x64", "aarch64", "arm64")
+                          .getOrDefault(machine, machine);
         return "/native/" + system + "-" + machine + "/";
     }
 
@@ -63,22 +66,28 @@ final class Natives {
         List<String> names = new ArrayList<>(); // each after those that it needs
         try (InputStream list = Natives.class.getResourceAsStream(folder() + "libraries")) {
             if (list == null) return false;
-            BufferedReader lines = new BufferedReader(new InputStreamReader(list, StandardCharsets.UTF_8));
-            for (String line = lines.readLine(); line != null; line = lines.readLine()) names.add(line);
+            BufferedReader lines =
+                    new BufferedReader(new InputStreamReader(list, StandardCharsets.UTF_8));
+            for (String line = lines.readLine(); line != null; line = lines.readLine())
+                names.add(line);
             loadCopies(names);
             return true;
         } catch (IOException e) {
-            throw wrong("libddp's libraries in the jar cannot be copied to " + System.getProperty("java.io.tmpdir")
+            throw wrong("libddp's libraries in the jar cannot be copied to "
+                            + System.getProperty("java.io.tmpdir")
                             + " (property java.io.tmpdir): " + e.getMessage(),
                     e);
         } catch (UnsatisfiedLinkError e) {
-            throw wrong("libddp's libraries in the jar cannot be loaded from " + System.getProperty("java.io.tmpdir")
-                            + " (property java.io.tmpdir), or lack what they need: " + e.getMessage(),
+            throw wrong("libddp's libraries in the jar cannot be loaded from "
+                            + System.getProperty("java.io.tmpdir")
+                            + " (property java.io.tmpdir), or lack what they need: "
+                            + e.getMessage(),
                     e);
         }
     }
 
-    /** The files are gone before this returns: what is loaded needs none, and nothing is left behind by a process that is killed. */
+    /** The files are gone before this returns: what is loaded needs none, and nothing is left
+     * behind by a process that is killed. */
     private static void loadCopies(List<String> names) throws IOException {
         Path scratch = Files.createTempDirectory("libddp-");
         List<Path> copies = new ArrayList<>();
@@ -87,7 +96,8 @@ final class Natives {
                 Path copy = scratch.resolve(name);
                 copies.add(copy);
                 try (InputStream library = Natives.class.getResourceAsStream(folder() + name)) {
-                    if (library == null) throw new IOException(folder() + name + " is missing in the jar");
+                    if (library == null)
+                        throw new IOException(folder() + name + " is missing in the jar");
                     Files.copy(library, copy);
                 }
             }

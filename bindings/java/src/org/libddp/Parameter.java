@@ -13,8 +13,8 @@ public final class Parameter {
     private final Memory data;
     private final Memory grad;
 
-    Parameter(Context context, int index, String name, long[] shape, Dtype dtype, Device device, Memory data,
-            Memory grad) {
+    Parameter(Context context, int index, String name, long[] shape, Dtype dtype, Device device,
+            Memory data, Memory grad) {
         this.context = context;
         this.index = index;
         this.name = name;
@@ -73,7 +73,8 @@ public final class Parameter {
     /**
      * {@link Context#gradReadyOn} of it.
      *
-     * @param stream the stream's handle as a number; 0: the legacy default stream. It must live until the step ends
+     * @param stream the stream's handle as a number; 0: the legacy default stream. It must live
+     * until the step ends
      */
     public void readyOn(long stream) {
         context.gradReadyOn(this, stream);

@@ -44,8 +44,8 @@ public final class ParameterBuilder {
     }
 
     /**
-     * Where its gradient will be, which finalizeStep overwrites with the mean. Without, or null: it lives in its
-     * bucket.
+     * Where its gradient will be, which finalizeStep overwrites with the mean. Without, or null: it
+     * lives in its bucket.
      *
      * @param value memory that the context keeps
      * @return this
@@ -56,8 +56,8 @@ public final class ParameterBuilder {
     }
 
     /**
-     * Where its gradient will be, which finalizeStep overwrites with the mean. Without, or null: it lives in its
-     * bucket.
+     * Where its gradient will be, which finalizeStep overwrites with the mean. Without, or null: it
+     * lives in its bucket.
      *
      * @param value a direct buffer, which the context keeps
      * @return this
@@ -120,7 +120,8 @@ public final class ParameterBuilder {
     }
 
     /**
-     * Its gradient is a set of rows: {@link Context#gradReadySparse}. There is no grad, and at least one extent.
+     * Its gradient is a set of rows: {@link Context#gradReadySparse}. There is no grad, and at
+     * least one extent.
      *
      * @return this
      */
@@ -130,8 +131,8 @@ public final class ParameterBuilder {
     }
 
     /**
-     * Its gradient may be given as factors: {@link Context#gradReadyFactors}. It is F32 or F64, with at least one
-     * extent.
+     * Its gradient may be given as factors: {@link Context#gradReadyFactors}. It is F32 or F64,
+     * with at least one extent.
      *
      * @return this
      */
@@ -163,7 +164,8 @@ public final class ParameterBuilder {
     }
 
     /**
-     * Adds it to the context. Call it in the order of the forward pass, before {@link Context#commit}.
+     * Adds it to the context. Call it in the order of the forward pass, before {@link
+     * Context#commit}.
      *
      * @return the parameter, under the next index
      */
@@ -173,8 +175,8 @@ public final class ParameterBuilder {
     }
 
     /**
-     * Adds the n slices of a tensor of shape [n, ...], such as a weight that all layers keep in one array: slice i,
-     * called "name[i]", is a parameter of its own.
+     * Adds the n slices of a tensor of shape [n, ...], such as a weight that all layers keep in one
+     * array: slice i, called "name[i]", is a parameter of its own.
      *
      * @return the slices, under the next n indices
      */
@@ -185,8 +187,8 @@ public final class ParameterBuilder {
         for (int i = 0; i < shape[0]; i++) {
             Memory value = data == null ? null : data.slice(i);
             Memory gradient = grad == null ? null : grad.slice(i);
-            slices.add(context.add(
-                    new Parameter(context, first + i, name + "[" + i + "]", extents, dtype, device, value, gradient)));
+            slices.add(context.add(new Parameter(context, first + i, name + "[" + i + "]", extents,
+                    dtype, device, value, gradient)));
         }
         return slices;
     }
@@ -245,8 +247,8 @@ public final class ParameterBuilder {
         if (memory == null) return;
         if (device == null) device = memory.device();
         if (!device.equals(memory.device())) {
-            throw new IllegalArgumentException(name + ": data, grad and device are on " + device + " and "
-                    + memory.device() + "; they must be in one place");
+            throw new IllegalArgumentException(name + ": data, grad and device are on " + device
+                    + " and " + memory.device() + "; they must be in one place");
         }
     }
 

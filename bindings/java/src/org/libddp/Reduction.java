@@ -7,8 +7,8 @@ public enum Reduction {
     /** The sum over ranks. */
     SUM(1),
     /**
-     * The mean by the weights of {@link Context#setWeight}: that of the global batch when batches differ in size. Not
-     * for integers.
+     * The mean by the weights of {@link Context#setWeight}: that of the global batch when batches
+     * differ in size. Not for integers.
      */
     WEIGHTED_MEAN(2);
 

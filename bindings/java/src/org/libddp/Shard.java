@@ -8,8 +8,8 @@ package org.libddp;
  */
 public record Shard(long begin, long end) {
     /**
-     * {@return the share of a rank of the samples 0 to {@code count - 1}} Shares lie in the order of ranks, differ by at
-     * most one sample, and together are all samples.
+     * {@return the share of a rank of the samples 0 to {@code count - 1}} Shares lie in the order
+     * of ranks, differ by at most one sample, and together are all samples.
      *
      * @param count the number of samples
      * @param rank which rank

@@ -8,8 +8,9 @@ import java.util.List;
 import java.util.Objects;
 
 /**
- * A connection to the rendezvous store, a small key-value service that the ranks of a job share (ddp/store.h). Values are bytes.
- * A null time is the store's default. Threads: any. {@link Thread#interrupt} ends a wait.
+ * A connection to the rendezvous store, a small key-value service that the ranks of a job share
+ * (ddp/store.h). Values are bytes. A null time is the store's default. Threads: any. {@link
+ * Thread#interrupt} ends a wait.
  */
 public final class Store implements AutoCloseable {
     final Handle<Kind.ddp_store> handle;
@@ -26,7 +27,8 @@ public final class Store implements AutoCloseable {
     /**
      * Opens a store.
      *
-     * @param uri "tcp://host:port", "file:///absolute/path" or "etcd://host:port/name"; a tcp server binds this host, and
+     * @param uri "tcp://host:port", "file:///absolute/path" or "etcd://host:port/name"; a tcp
+     * server binds this host, and
      *     takes a free port for port 0
      * @param options whether to serve, the times, and the job secret
      */
@@ -162,12 +164,14 @@ public final class Store implements AutoCloseable {
         ddp.ddp_store_list_keys(handle, prefix, found);
         List<String> keys = new ArrayList<>();
         String all = Text.of(found[0]);
-        for (int from = 0, to = all.indexOf('\0'); to >= 0; from = to + 1, to = all.indexOf('\0', from))
+        for (int from = 0, to = all.indexOf('\0'); to >= 0;
+                from = to + 1, to = all.indexOf('\0', from))
             keys.add(all.substring(from, to));
         return keys;
     }
 
-    /** Closes the connection, and ends the server if it is here. Takes effect when calls in other threads have returned. */
+    /** Closes the connection, and ends the server if it is here. Takes effect when calls in other
+     * threads have returned. */
     @Override
     public void close() {
         Handle.close(handle);

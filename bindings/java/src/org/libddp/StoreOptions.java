@@ -10,8 +10,8 @@ public final class StoreOptions {
     private boolean insecure;
 
     /**
-     * This process also runs the server, until the store is closed (tcp only; port 0 takes a free one, see
-     * {@link Store#port}).
+     * This process also runs the server, until the store is closed (tcp only; port 0 takes a free
+     * one, see {@link Store#port}).
      *
      * @param value false by default
      * @return this
@@ -22,7 +22,8 @@ public final class StoreOptions {
     }
 
     /**
-     * How long opening may take, and each later wait that is not given a time, in whole milliseconds.
+     * How long opening may take, and each later wait that is not given a time, in whole
+     * milliseconds.
      *
      * @param value positive; null: 300 s
      * @return this
@@ -35,8 +36,8 @@ public final class StoreOptions {
     /**
      * The job secret, the same for the server and its clients.
      *
-     * @param value null: the secret of the environment variable DDP_SECRET, or of the file that DDP_SECRET_FILE names
-     * @return this
+     * @param value null: the secret of the environment variable DDP_SECRET, or of the file that
+     * DDP_SECRET_FILE names @return this
      */
     public StoreOptions secret(String value) {
         secret = value;
@@ -44,7 +45,8 @@ public final class StoreOptions {
     }
 
     /**
-     * Meet at any address without a job secret (DDP_STORE_INSECURE): every process that reaches it can join.
+     * Meet at any address without a job secret (DDP_STORE_INSECURE): every process that reaches it
+     * can join.
      *
      * @param value false by default
      * @return this

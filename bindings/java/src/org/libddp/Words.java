@@ -12,17 +12,20 @@ import java.util.Set;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 
-/** libddp's messages in Java's words: they name functions and constants of C. SWIG's class {@code ddp} has every such
- * name. */
+/** libddp's messages in Java's words: they name functions and constants of C. SWIG's class {@code
+ * ddp} has every such name. */
 final class Words {
     private static final Pattern NAME = Pattern.compile("\\b(?:ddp|DDP)_\\w+(?:\\(\\))?");
-    private static final Pattern FIELD = Pattern.compile("\\b(?:options|desc|group)->(?:flags: )?(\\w+)");
+    private static final Pattern FIELD =
+            Pattern.compile("\\b(?:options|desc|group)->(?:flags: )?(\\w+)");
     private static final Pattern HOOK = Pattern.compile("ddp_use_([a-z0-9]+)");
 
-    /** Classes whose methods have the names of functions: {@code ddp_store_add} is {@code Store.add}. */
-    private static final Map<String, Class<?>> CLASSES = Map.of("group", Group.class, "context", Context.class, "store",
-            Store.class, "work", Work.class, "averager", Averager.class, "elastic", Elastic.class, "bucket",
-            Bucket.class, "step", Context.class, "set", Context.class, "environment", Environment.class);
+    /** Classes whose methods have the names of functions: {@code ddp_store_add} is {@code
+     * Store.add}. */
+    private static final Map<String, Class<?>> CLASSES = Map.of("group", Group.class, "context",
+            Context.class, "store", Store.class, "work", Work.class, "averager", Averager.class,
+            "elastic", Elastic.class, "bucket", Bucket.class, "step", Context.class, "set",
+            Context.class, "environment", Environment.class);
 
     /** And those that have {@code ddp_grad_ready} without a part of its name. */
     private static final List<Class<?>> OTHER_CLASSES =
@@ -31,9 +34,9 @@ final class Words {
     /** Functions of C whose methods have other names. */
     static final Map<String, String> OTHER = others();
 
-    private static final Map<String, String> OTHER_FLAGS =
-            Map.of("DDP_CONTEXT_NO_BUFFER_BROADCAST", "broadcastBuffers(false)", "DDP_PUT_ADD", "add",
-                    "DDP_HOOK_STATE_SHARED_ONLY", "sharedOnly", "DDP_DEVICE_CPU", "the CPU", "DDP_DEVICE_CUDA", "CUDA");
+    private static final Map<String, String> OTHER_FLAGS = Map.of("DDP_CONTEXT_NO_BUFFER_BROADCAST",
+            "broadcastBuffers(false)", "DDP_PUT_ADD", "add", "DDP_HOOK_STATE_SHARED_ONLY",
+            "sharedOnly", "DDP_DEVICE_CPU", "the CPU", "DDP_DEVICE_CUDA", "CUDA");
 
     private static Set<String> names;
 
@@ -43,9 +46,11 @@ final class Words {
     static String inJava(String message) {
         if (message == null) return null;
         String fields = FIELD.matcher(message).replaceAll(found
-                -> Matcher.quoteReplacement(
-                        found.group(1).startsWith("DDP_") ? found.group(1) : camel(found.group(1))));
-        return NAME.matcher(fields).replaceAll(found -> Matcher.quoteReplacement(word(found.group())));
+                -> Matcher.quoteReplacement(found.group(1).startsWith("DDP_")
+                                ? found.group(1)
+                                : camel(found.group(1))));
+        return NAME.matcher(fields).replaceAll(
+                found -> Matcher.quoteReplacement(word(found.group())));
     }
 
     private static String word(String found) {
@@ -65,7 +70,8 @@ final class Words {
             return pascal(bare.substring(0, bare.length() - "_init_sized".length()));
         if (owner != null && rest.equals("create")) return owner.getSimpleName();
         if (owner != null && rest.equals("free")) return owner.getSimpleName() + ".close";
-        if (owner != null && has(owner, camel(rest))) return owner.getSimpleName() + "." + camel(rest);
+        if (owner != null && has(owner, camel(rest)))
+            return owner.getSimpleName() + "." + camel(rest);
         for (Class<?> each : OTHER_CLASSES) {
             if (has(each, camel(bare))) return each.getSimpleName() + "." + camel(bare);
         }
@@ -93,7 +99,10 @@ final class Words {
     private static String error(String name) {
         try {
             int status = ddpConstants.class.getField(name).getInt(null);
-            return "DdpException." + DdpException.make(status, new byte[0], -1, -1, -1, -1).getClass().getSimpleName();
+            return "DdpException."
+                    + DdpException.make(status, new byte[0], -1, -1, -1, -1)
+                              .getClass()
+                              .getSimpleName();
         } catch (ReflectiveOperationException e) {
             return name;
         }
@@ -103,7 +112,8 @@ final class Words {
         StringBuilder made = new StringBuilder();
         for (String part : name.split("_")) {
             if (part.isEmpty()) continue;
-            made.append(made.length() == 0 ? part.substring(0, 1) : part.substring(0, 1).toUpperCase(Locale.ROOT));
+            made.append(made.length() == 0 ? part.substring(0, 1)
+                                           : part.substring(0, 1).toUpperCase(Locale.ROOT));
             made.append(part.substring(1));
         }
         return made.toString();
@@ -131,23 +141,27 @@ final class Words {
 
     private static Map<String, String> others() {
         Map<String, String> made = new HashMap<>();
-        String[] pairs = {"finalize", "Context.finalizeStep", "wait_param", "Context.awaitParameter", "wait_param_on",
-                "Context.awaitParameterOn", "param_used", "Context.isUsed", "skip_params", "Context.skip", "skipped",
-                "Context.isSkipped", "register_param", "Context.register", "register_slices",
-                "ParameterBuilder.registerSlices", "set_comm_hook", "Context.setHook", "hook_state_save",
-                "Context.hookState", "hook_state_load", "Context.loadHookState", "set_reduced_callback",
-                "Context.setReducedFunction", "context_bucket_count", "Context.bucketCount", "context_param_bucket",
-                "Context.parameterBucket", "stats_bucket_sizes", "Context.bucketSizes", "stats_ready_order",
-                "Context.readyOrder", "stats_get", "Context.stats", "plan_save", "Context.plan", "plan_adopt",
-                "Context.adoptPlan", "layout_hold", "Parameter.view", "set_workload", "Mark.workload",
-                "set_blame_signal", "Mark.blameSignal", "mark_begin", "Mark", "mark_end", "Mark.close",
-                "backend_register", "Ddp.registerBackend", "device_count", "Device.count", "group_status",
-                "Group.check", "mem_alloc", "Group.alloc", "mem_free", "Memory", "averager_get_step", "Averager.steps",
-                "averager_set_step", "Averager.steps", "averager_state_save", "Averager.state", "averager_state_load",
-                "Averager.loadState", "bucket_count", "Bucket.buffer", "bucket_param_count", "Bucket.gradients",
-                "bucket_gradient", "Bucket.gradients", "bucket_parameter", "Bucket.gradients", "store_wait",
-                "Store.await", "store_list_keys", "Store.keys", "work_test", "Work.isDone", "work_wait", "Work.await",
-                "shard_range", "Shard.of", "set_interrupt_check", "Thread.interrupt", "error_create", "the exception",
+        String[] pairs = {"finalize", "Context.finalizeStep", "wait_param",
+                "Context.awaitParameter", "wait_param_on", "Context.awaitParameterOn", "param_used",
+                "Context.isUsed", "skip_params", "Context.skip", "skipped", "Context.isSkipped",
+                "register_param", "Context.register", "register_slices",
+                "ParameterBuilder.registerSlices", "set_comm_hook", "Context.setHook",
+                "hook_state_save", "Context.hookState", "hook_state_load", "Context.loadHookState",
+                "set_reduced_callback", "Context.setReducedFunction", "context_bucket_count",
+                "Context.bucketCount", "context_param_bucket", "Context.parameterBucket",
+                "stats_bucket_sizes", "Context.bucketSizes", "stats_ready_order",
+                "Context.readyOrder", "stats_get", "Context.stats", "plan_save", "Context.plan",
+                "plan_adopt", "Context.adoptPlan", "layout_hold", "Parameter.view", "set_workload",
+                "Mark.workload", "set_blame_signal", "Mark.blameSignal", "mark_begin", "Mark",
+                "mark_end", "Mark.close", "backend_register", "Ddp.registerBackend", "device_count",
+                "Device.count", "group_status", "Group.check", "mem_alloc", "Group.alloc",
+                "mem_free", "Memory", "averager_get_step", "Averager.steps", "averager_set_step",
+                "Averager.steps", "averager_state_save", "Averager.state", "averager_state_load",
+                "Averager.loadState", "bucket_count", "Bucket.buffer", "bucket_param_count",
+                "Bucket.gradients", "bucket_gradient", "Bucket.gradients", "bucket_parameter",
+                "Bucket.gradients", "store_wait", "Store.await", "store_list_keys", "Store.keys",
+                "work_test", "Work.isDone", "work_wait", "Work.await", "shard_range", "Shard.of",
+                "set_interrupt_check", "Thread.interrupt", "error_create", "the exception",
                 "outer_options_init_sized", "Averager.setOuter"};
         for (int i = 0; i < pairs.length; i += 2) made.put("ddp_" + pairs[i], pairs[i + 1]);
         return Map.copyOf(made);

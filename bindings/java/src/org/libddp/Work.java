@@ -5,11 +5,11 @@ import java.util.Objects;
 import java.util.concurrent.Callable;
 
 /**
- * An operation under way. It keeps its arrays alive, even if the work is forgotten or closed; neither cancels the
- * operation.
+ * An operation under way. It keeps its arrays alive, even if the work is forgotten or closed;
+ * neither cancels the operation.
  *
- * <p>A wait ends when the operation has ended or its time is over. {@link Thread#interrupt} ends it too, and breaks the
- * group, except for a work of {@link #Work()}.
+ * <p>A wait ends when the operation has ended or its time is over. {@link Thread#interrupt} ends it
+ * too, and breaks the group, except for a work of {@link #Work()}.
  */
 public final class Work implements AutoCloseable {
     final Handle<Kind.ddp_work> handle;
@@ -40,13 +40,15 @@ public final class Work implements AutoCloseable {
     }
 
     /**
-     * Starts an operation. The objects that it uses are kept before it begins, so that no exception in between can take it away. about: the object
-     * that the call is about, out of whose calls exceptions of callbacks come.
+     * Starts an operation. The objects that it uses are kept before it begins, so that no exception
+     * in between can take it away. about: the object that the call is about, out of whose calls
+     * exceptions of callbacks come.
      */
     static Work start(Handle<?> about, Start start, Object... kept) {
         Handle<Kind.ddp_work> handle = Handle.empty(Kind.WORK);
         handle.keep(kept);
-        handle.shareRaised(Callback.runningRaised() != null ? Callback.runningRaised() : about.raisedOrNull());
+        handle.shareRaised(
+                Callback.runningRaised() != null ? Callback.runningRaised() : about.raisedOrNull());
         Work work = new Work(handle);
         long[] made = new long[1];
         start.call(made);
@@ -66,14 +68,16 @@ public final class Work implements AutoCloseable {
         return done[0] != 0;
     }
 
-    /** Waits for the end, as long as the group's timeout allows. Throws the operation's error if it failed. */
+    /** Waits for the end, as long as the group's timeout allows. Throws the operation's error if it
+     * failed. */
     public void await() {
         handle.call(() -> ddp.ddp_work_wait(handle, 0));
         handle.ended();
     }
 
     /**
-     * Waits for the end at most this long: then {@link DdpException.Timeout}, and the operation goes on.
+     * Waits for the end at most this long: then {@link DdpException.Timeout}, and the operation
+     * goes on.
      *
      * @param timeout positive
      */
@@ -86,8 +90,8 @@ public final class Work implements AutoCloseable {
     /**
      * Calls the function after this work has ended without error, on a thread inside a libddp call.
      *
-     * @param function it returns null, or a work that libddp takes over; the result throws its exceptions
-     * @return a work that ends with the function, and with the work that it returned
+     * @param function it returns null, or a work that libddp takes over; the result throws its
+     * exceptions @return a work that ends with the function, and with the work that it returned
      */
     public Work then(Callable<Work> function) {
         Objects.requireNonNull(function, "function");

@@ -18,7 +18,8 @@ import java.util.ArrayList;
 import java.util.List;
 import org.junit.jupiter.api.Test;
 
-/** Direct buffers are used where they lie, and what cannot be used is refused with a sentence that names the argument. */
+/** Direct buffers are used where they lie, and what cannot be used is refused with a sentence that
+ * names the argument. */
 class BuffersTest {
     private final Group group = Support.alone();
 
@@ -81,8 +82,15 @@ class BuffersTest {
         group.allreduce(whole.slice(2, 2), Op.SUM);
         assertArrayEquals(new float[] {1, 2, 3, 4, 5, 6}, Support.array(whole));
         ByteBuffer raw = bytes(16);
-        refused("aligned", raw.position(1).limit(9).slice().order(ByteOrder.nativeOrder()), Dtype.F32);
-        refused("aligned", raw.clear().position(1).limit(9).slice().order(ByteOrder.nativeOrder()).asFloatBuffer(),
+        refused("aligned", raw.position(1).limit(9).slice().order(ByteOrder.nativeOrder()),
+                Dtype.F32);
+        refused("aligned",
+                raw.clear()
+                        .position(1)
+                        .limit(9)
+                        .slice()
+                        .order(ByteOrder.nativeOrder())
+                        .asFloatBuffer(),
                 null);
     }
 
@@ -90,8 +98,8 @@ class BuffersTest {
     void refusedBuffers() {
         refused("recv: the buffer is on the Java heap", FloatBuffer.allocate(3), null);
         refused("recv: the buffer is on the Java heap", ByteBuffer.allocate(3), null);
-        ByteOrder other =
-                ByteOrder.nativeOrder() == ByteOrder.BIG_ENDIAN ? ByteOrder.LITTLE_ENDIAN : ByteOrder.BIG_ENDIAN;
+        ByteOrder other = ByteOrder.nativeOrder() == ByteOrder.BIG_ENDIAN ? ByteOrder.LITTLE_ENDIAN
+                                                                          : ByteOrder.BIG_ENDIAN;
         ByteBuffer swapped = ByteBuffer.allocateDirect(16).order(other);
         refused("recv: its byte order is " + other, swapped.asFloatBuffer(), null);
         refused("recv: its byte order is " + other, swapped.asLongBuffer(), null);
@@ -103,7 +111,8 @@ class BuffersTest {
         refused("cannot be divided", bytes(6), Dtype.F32);
         raises(NullPointerException.class, "recv", () -> group.allreduce((Buffer) null, Op.SUM));
         FloatBuffer frozen = Support.floats(1, 2).asReadOnlyBuffer();
-        raises(IllegalArgumentException.class, "recv: the buffer is read-only", () -> group.allreduce(frozen, Op.SUM));
+        raises(IllegalArgumentException.class, "recv: the buffer is read-only",
+                () -> group.allreduce(frozen, Op.SUM));
         group.allreduce(Memory.of(frozen), Memory.of(Support.floats(0, 0)), Op.SUM); // only read
     }
 
@@ -123,13 +132,15 @@ class BuffersTest {
                     () -> context.register("a", three, Support.floats(1, 2, 3, 4)));
             raises(IllegalArgumentException.class, "a: grad: its type is F64",
                     () -> context.register("a", three, bytes(24).asDoubleBuffer()));
-            raises(IllegalArgumentException.class, "a: data: it has 3 elements, but 4 are expected (shape [2, 2])",
+            raises(IllegalArgumentException.class,
+                    "a: data: it has 3 elements, but 4 are expected (shape [2, 2])",
                     () -> context.register("a", three, 2, 2));
             raises(IllegalArgumentException.class, "data: the buffer is read-only",
                     () -> context.register("a", three.asReadOnlyBuffer()));
             raises(IllegalArgumentException.class, "data: the buffer is on the Java heap",
                     () -> context.register("a", FloatBuffer.allocate(3)));
-            raises(IllegalArgumentException.class, "a: say what it is", () -> context.parameter("a").register());
+            raises(IllegalArgumentException.class, "a: say what it is",
+                    () -> context.parameter("a").register());
             Parameter good = context.register("a", three);
             Parameter sparse = context.parameter("s").shape(5, 2).sparse().register();
             Parameter factored = context.parameter("f").shape(4, 3).factored().register();
@@ -137,11 +148,17 @@ class BuffersTest {
             raises(IllegalArgumentException.class, "a: grad: it has 2 elements, but 3",
                     () -> context.put(good, Support.floats(1, 2)));
             raises(IllegalArgumentException.class, "s: indices: its type is I32",
-                    () -> context.gradReadySparse(sparse, bytes(4).asIntBuffer(), Support.floats(1, 2)));
+                    ()
+                            -> context.gradReadySparse(
+                                    sparse, bytes(4).asIntBuffer(), Support.floats(1, 2)));
             raises(IllegalArgumentException.class, "s: values: it has 3 elements, but 2",
-                    () -> context.gradReadySparse(sparse, bytes(8).asLongBuffer(), Support.floats(1, 2, 3)));
+                    ()
+                            -> context.gradReadySparse(
+                                    sparse, bytes(8).asLongBuffer(), Support.floats(1, 2, 3)));
             raises(IllegalArgumentException.class, "f: right: it has 4 elements, but 3",
-                    () -> context.gradReadyFactors(factored, Support.floats(1, 2, 3, 4), Support.floats(1, 2, 3, 4)));
+                    ()
+                            -> context.gradReadyFactors(factored, Support.floats(1, 2, 3, 4),
+                                    Support.floats(1, 2, 3, 4)));
         }
     }
 

@@ -42,8 +42,10 @@ class DataParallelTest {
                 Map<String, Object> gradients = tree(rank + step, rank);
                 parallel.mean(gradients);
                 float middle = (world - 1) / 2f;
-                assertArrayEquals(new float[] {middle + step, 2 * (middle + step)}, bias(gradients), 1e-6f);
-                assertArrayEquals(new double[] {middle + 1, middle + 2}, weights(gradients)[1], 1e-12);
+                assertArrayEquals(
+                        new float[] {middle + step, 2 * (middle + step)}, bias(gradients), 1e-6f);
+                assertArrayEquals(
+                        new double[] {middle + 1, middle + 2}, weights(gradients)[1], 1e-12);
                 assertArrayEquals(new double[] {middle}, weights(gradients)[0], 1e-12);
             }
         }
@@ -52,24 +54,30 @@ class DataParallelTest {
     @Test
     void wrongTreesAreNamed() {
         raises(IllegalArgumentException.class, "parameters: w.1 is of class java.lang.Integer",
-                () -> new DataParallel(group, Map.of("w", List.of(new float[1], 3)), new ContextOptions()));
+                ()
+                        -> new DataParallel(group, Map.of("w", List.of(new float[1], 3)),
+                                new ContextOptions()));
         raises(IllegalArgumentException.class, "parameters: there is no array",
                 () -> new DataParallel(group, List.of(), new ContextOptions()));
         try (DataParallel parallel = new DataParallel(group, tree(0, 0), new ContextOptions())) {
             Map<String, Object> gradients = new HashMap<>(tree(0, 0));
             gradients.put("more", new float[1]);
-            raises(IllegalArgumentException.class, "gradients: more is not among", () -> parallel.mean(gradients));
+            raises(IllegalArgumentException.class, "gradients: more is not among",
+                    () -> parallel.mean(gradients));
             gradients.remove("more");
             gradients.put("bias", new float[3]);
-            raises(IllegalArgumentException.class, "gradients: bias has 3 elements of type F32, the parameter 2",
+            raises(IllegalArgumentException.class,
+                    "gradients: bias has 3 elements of type F32, the parameter 2",
                     () -> parallel.mean(gradients));
             gradients.put("bias", new double[2]);
             raises(IllegalArgumentException.class, "gradients: bias has 2 elements of type F64",
                     () -> parallel.mean(gradients));
             gradients.remove("bias");
-            raises(IllegalArgumentException.class, "gradients: bias is missing", () -> parallel.mean(gradients));
+            raises(IllegalArgumentException.class, "gradients: bias is missing",
+                    () -> parallel.mean(gradients));
             gradients.put("bias", null);
-            raises(IllegalArgumentException.class, "gradients: bias is null", () -> parallel.mean(gradients));
+            raises(IllegalArgumentException.class, "gradients: bias is null",
+                    () -> parallel.mean(gradients));
             parallel.mean(tree(rank, rank)); // all the same, the next step is as any
         }
     }

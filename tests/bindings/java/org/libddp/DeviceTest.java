@@ -90,7 +90,8 @@ class DeviceTest {
         List<Device> seen = new ArrayList<>();
         Memory view;
         try (Context ctx = context()) {
-            Parameter param = ctx.parameter("w").shape(COUNT).dtype(Dtype.F32).device(GPU).register();
+            Parameter param =
+                    ctx.parameter("w").shape(COUNT).dtype(Dtype.F32).device(GPU).register();
             ctx.commit();
             ctx.setHook((on, bucket) -> {
                 assertNotEquals(0, bucket.stream());
@@ -124,16 +125,23 @@ class DeviceTest {
                     () -> ctx.parameter("w").shape(1).device(Device.cuda(99)).register());
             if (Device.count(Device.Type.CUDA) > 1) {
                 Memory wrong = Memory.onDevice(Device.cuda(1), here.address(), Dtype.F32, COUNT);
-                raises(DdpException.InvalidArgument.class, "cuda:0", () -> ctx.parameter("w").data(wrong).register());
+                raises(DdpException.InvalidArgument.class, "cuda:0",
+                        () -> ctx.parameter("w").data(wrong).register());
             }
             Parameter param = ctx.parameter("w").data(here).register();
-            raises(IllegalArgumentException.class, "cuda:0", () -> param.put(Support.full(COUNT, 1)));
-            raises(DdpException.InvalidArgument.class, "no streams", () -> ctx.setStream(Device.CPU, 0));
+            raises(IllegalArgumentException.class, "cuda:0",
+                    () -> param.put(Support.full(COUNT, 1)));
+            raises(DdpException.InvalidArgument.class, "no streams",
+                    () -> ctx.setStream(Device.CPU, 0));
         }
-        raises(DdpException.Unsupported.class, "communication hooks", () -> group.allreduce(here, Op.SUM));
-        raises(IllegalArgumentException.class, "address", () -> Memory.onDevice(GPU, 0, Dtype.F32, 1));
-        raises(IllegalArgumentException.class, "shape", () -> Memory.onDevice(GPU, 8, Dtype.F32, -1));
-        raises(IllegalArgumentException.class, "Memory.of", () -> Memory.onDevice(Device.CPU, 8, Dtype.F32, 1));
+        raises(DdpException.Unsupported.class, "communication hooks",
+                () -> group.allreduce(here, Op.SUM));
+        raises(IllegalArgumentException.class, "address",
+                () -> Memory.onDevice(GPU, 0, Dtype.F32, 1));
+        raises(IllegalArgumentException.class, "shape",
+                () -> Memory.onDevice(GPU, 8, Dtype.F32, -1));
+        raises(IllegalArgumentException.class, "Memory.of",
+                () -> Memory.onDevice(Device.CPU, 8, Dtype.F32, 1));
         raises(IllegalArgumentException.class, "index", () -> Device.cuda(-1));
     }
 

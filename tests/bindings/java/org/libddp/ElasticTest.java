@@ -22,7 +22,9 @@ class ElasticTest {
     }
 
     private ElasticOptions options() {
-        return new ElasticOptions().group(new GroupOptions().store(store).timeout(Duration.ofSeconds(20))).maxWorld(1);
+        return new ElasticOptions()
+                .group(new GroupOptions().store(store).timeout(Duration.ofSeconds(20)))
+                .maxWorld(1);
     }
 
     private static Context context(Elastic job, FloatBuffer gradient) {
@@ -38,7 +40,8 @@ class ElasticTest {
         FloatBuffer gradient = Support.full(3, 0);
         try (Elastic job = new Elastic(options()); Context ctx = context(job, gradient);
                 Averager averager = new Averager(ctx, 5)) {
-            raises(DdpException.InvalidState.class, "outer optimizer", () -> job.addAverager(averager));
+            raises(DdpException.InvalidState.class, "outer optimizer",
+                    () -> job.addAverager(averager));
             averager.setOuter(Averager.Outer.NESTEROV, 0.7, 0.9, 0);
             job.addAverager(averager);
             job.addState("momentum", Support.full(3, 0));
@@ -47,7 +50,9 @@ class ElasticTest {
             for (int step = 7; step < 10; ++step) {
                 boolean first = step == 7;
                 ElasticStep now = job.begin();
-                assertEquals(new ElasticStep(step, 1, 0, 1, first, first ? 1 : 0, 0, false, now.fence()), now);
+                assertEquals(
+                        new ElasticStep(step, 1, 0, 1, first, first ? 1 : 0, 0, false, now.fence()),
+                        now);
                 assertTrue(now.fence() > 0);
                 assertEquals(List.of(0, 1), List.of(job.group().rank(), job.group().worldSize()));
                 gradient.put(0, step);
@@ -81,22 +86,27 @@ class ElasticTest {
     void errors() {
         try (Elastic job = new Elastic(options())) {
             assertThrows(DdpException.InvalidState.class, job::commit);
-            assertThrows(DdpException.InvalidState.class, () -> job.addContext(new Context(job.group())));
+            assertThrows(DdpException.InvalidState.class,
+                    () -> job.addContext(new Context(job.group())));
             job.addState("a", Support.full(3, 0));
-            raises(DdpException.AlreadyExists.class, "'a'", () -> job.addState("a", Support.full(3, 0)));
+            raises(DdpException.AlreadyExists.class, "'a'",
+                    () -> job.addState("a", Support.full(3, 0)));
             raises(IllegalArgumentException.class, "state: the buffer is on the Java heap",
                     () -> job.addState("b", FloatBuffer.allocate(3)));
             raises(IllegalArgumentException.class, "state: the buffer is read-only",
                     () -> job.addState("b", Support.full(3, 0).asReadOnlyBuffer()));
             assertThrows(DdpException.InvalidArgument.class, () -> job.setStep(-1));
-            assertThrows(DdpException.InvalidArgument.class, () -> new Elastic(options().minWorld(-1)));
-            raises(IllegalArgumentException.class, "settle", () -> new Elastic(options().settle(Duration.ZERO)));
+            assertThrows(
+                    DdpException.InvalidArgument.class, () -> new Elastic(options().minWorld(-1)));
+            raises(IllegalArgumentException.class, "settle",
+                    () -> new Elastic(options().settle(Duration.ZERO)));
             raises(DdpException.InvalidArgument.class, "rank",
                     ()
-                            -> new Elastic(
-                                    new ElasticOptions().group(new GroupOptions().store(store).rank(0).worldSize(1))));
+                            -> new Elastic(new ElasticOptions().group(
+                                    new GroupOptions().store(store).rank(0).worldSize(1))));
             job.begin();
-            assertThrows(DdpException.InvalidState.class, () -> job.addState("late", Support.full(3, 0)));
+            assertThrows(DdpException.InvalidState.class,
+                    () -> job.addState("late", Support.full(3, 0)));
         }
     }
 
@@ -128,8 +138,8 @@ class ElasticTest {
         }
         job.close();
         job.close();
-        for (Executable each :
-                List.<Executable>of(job::begin, job::group, group::rank, group::barrier, () -> new Context(group))) {
+        for (Executable each : List.<Executable>of(job::begin, job::group, group::rank,
+                     group::barrier, () -> new Context(group))) {
             raises(IllegalStateException.class, "closed", each);
         }
     }

@@ -52,44 +52,57 @@ class ErrorsTest {
     @Test
     void wordsOfJava() {
         Map<String, String> words = Map.ofEntries(Map.entry("ddp_step_begin", "Context.stepBegin"),
-                Map.entry("ddp_grad_ready()", "Context.gradReady"), Map.entry("ddp_finalize", "Context.finalizeStep"),
-                Map.entry("ddp_use_hook", "Context.useHook"), Map.entry("ddp_set_comm_hook", "Context.setHook"),
+                Map.entry("ddp_grad_ready()", "Context.gradReady"),
+                Map.entry("ddp_finalize", "Context.finalizeStep"),
+                Map.entry("ddp_use_hook", "Context.useHook"),
+                Map.entry("ddp_set_comm_hook", "Context.setHook"),
                 Map.entry("ddp_group_create", "Group"), Map.entry("ddp_group_free", "Group.close"),
-                Map.entry("ddp_group_options_init_sized", "GroupOptions"), Map.entry("ddp_store_wait", "Store.await"),
-                Map.entry("ddp_elastic_begin", "Elastic.begin"), Map.entry("DDP_CONTEXT_JOIN", "join(true)"),
+                Map.entry("ddp_group_options_init_sized", "GroupOptions"),
+                Map.entry("ddp_store_wait", "Store.await"),
+                Map.entry("ddp_elastic_begin", "Elastic.begin"),
+                Map.entry("DDP_CONTEXT_JOIN", "join(true)"),
                 Map.entry("DDP_CONTEXT_NO_REBUILD", "rebuild(false)"),
-                Map.entry("DDP_GROUP_DETERMINISTIC", "deterministic(true)"), Map.entry("DDP_PARAM_SPARSE", "sparse()"),
+                Map.entry("DDP_GROUP_DETERMINISTIC", "deterministic(true)"),
+                Map.entry("DDP_PARAM_SPARSE", "sparse()"),
                 Map.entry("DDP_REDUCTION_WEIGHTED_MEAN", "Reduction.WEIGHTED_MEAN"),
                 Map.entry("DDP_ERROR_TIMEOUT", "DdpException.Timeout"),
                 Map.entry("DDP_ERROR_CALLBACK", "DdpException.CallbackFailed"),
-                Map.entry("DDP_SECRET_FILE", "DDP_SECRET_FILE"), Map.entry("ddp_nothing", "ddp_nothing"),
+                Map.entry("DDP_SECRET_FILE", "DDP_SECRET_FILE"),
+                Map.entry("ddp_nothing", "ddp_nothing"),
                 Map.entry("options->flags: DDP_CONTEXT_CHECK", "check(true)"),
                 Map.entry("options->bucket_caps[1]", "bucketCaps[1]"));
-        words.forEach((c, java) -> assertEquals("call " + java + ", first", Words.inJava("call " + c + ", first")));
+        words.forEach((c, java)
+                              -> assertEquals("call " + java + ", first",
+                                      Words.inJava("call " + c + ", first")));
     }
 
     /** A function or flag that is new in C fails here until Java has a name for it. */
     @Test
     void everyNameOfCHasOneOfJava() throws ReflectiveOperationException {
-        Set<String> unused =
-                Set.of("ddp_free", "ddp_dtype_name", "ddp_dtype_size", "ddp_error_bucket", "ddp_error_code",
-                        "ddp_error_free", "ddp_error_message", "ddp_error_param", "ddp_error_rank", "ddp_error_step",
-                        "ddp_layout_free", "ddp_param_desc_init_sized", "ddp_status_name", "ddp_error_create");
+        Set<String> unused = Set.of("ddp_free", "ddp_dtype_name", "ddp_dtype_size",
+                "ddp_error_bucket", "ddp_error_code", "ddp_error_free", "ddp_error_message",
+                "ddp_error_param", "ddp_error_rank", "ddp_error_step", "ddp_layout_free",
+                "ddp_param_desc_init_sized", "ddp_status_name", "ddp_error_create");
         for (String name : Words.names()) {
             String word = Words.inJava(name);
             assertEquals(List.of(), Support.namesOfC(word), name);
-            if (!name.startsWith("ddp_") || unused.contains(name) || word.startsWith("Context.useHook(\"")) continue;
+            if (!name.startsWith("ddp_") || unused.contains(name)
+                    || word.startsWith("Context.useHook(\""))
+                continue;
             String[] parts = word.split("\\.");
-            Class<?> owner = Class.forName((parts[0].equals("Thread") ? "java.lang." : "org.libddp.") + parts[0]);
+            Class<?> owner = Class.forName(
+                    (parts[0].equals("Thread") ? "java.lang." : "org.libddp.") + parts[0]);
             if (parts.length == 1) continue; // a constructor
-            assertTrue(Arrays.stream(owner.getMethods()).anyMatch(each -> each.getName().equals(parts[1])),
+            assertTrue(Arrays.stream(owner.getMethods())
+                               .anyMatch(each -> each.getName().equals(parts[1])),
                     name + ": " + word);
         }
         for (String name : Words.names()) {
             for (String prefix : List.of("DDP_CONTEXT_", "DDP_GROUP_")) {
                 if (!name.startsWith(prefix) || name.equals("DDP_GROUP_OR_ALONE")) continue;
                 String option = Words.inJava(name).replaceAll("\\(.*", "");
-                Class<?> owner = prefix.equals("DDP_CONTEXT_") ? ContextOptions.class : GroupOptions.class;
+                Class<?> owner =
+                        prefix.equals("DDP_CONTEXT_") ? ContextOptions.class : GroupOptions.class;
                 owner.getMethod(option, boolean.class);
             }
         }
@@ -101,7 +114,8 @@ class ErrorsTest {
         Context ctx = new Context(group);
         FloatBuffer good = Support.floats(1, 2, 3);
         Parameter first = ctx.register("a", good);
-        raises(DdpException.AlreadyExists.class, "'a'", () -> ctx.parameter("a").shape(1).register());
+        raises(DdpException.AlreadyExists.class, "'a'",
+                () -> ctx.parameter("a").shape(1).register());
         raises(DdpException.InvalidState.class, "Context.commit", () -> ctx.gradReady(0));
         raises(DdpException.InvalidArgument.class, "nope", () -> ctx.useHook("nope", null));
         raises(IllegalArgumentException.class, "name: text may not contain",
@@ -110,11 +124,15 @@ class ErrorsTest {
                 () -> new Context(group, new ContextOptions().bucketCap(-1)));
         raises(IllegalArgumentException.class, "bucketCaps: -5",
                 () -> new Context(group, new ContextOptions().bucketCaps(1, -5)));
-        raises(IllegalArgumentException.class, "uses: -1", () -> ctx.parameter("u").shape(1).uses(-1));
-        raises(IllegalArgumentException.class, "timeout", () -> new Group(new GroupOptions().timeout(Duration.ZERO)));
+        raises(IllegalArgumentException.class, "uses: -1",
+                () -> ctx.parameter("u").shape(1).uses(-1));
+        raises(IllegalArgumentException.class, "timeout",
+                () -> new Group(new GroupOptions().timeout(Duration.ZERO)));
         raises(IllegalArgumentException.class, "another context", () -> context().gradReady(first));
         raises(DdpException.InvalidArgument.class, "rank",
-                () -> new Group(new GroupOptions().rank(3).worldSize(2).initMethod("tcp://127.0.0.1:1")));
+                ()
+                        -> new Group(new GroupOptions().rank(3).worldSize(2).initMethod(
+                                "tcp://127.0.0.1:1")));
         ctx.commit();
         for (int wrong : new int[] {-1, 2, Integer.MAX_VALUE, Integer.MIN_VALUE}) {
             raises(DdpException.InvalidArgument.class, "parameter", () -> ctx.gradReady(wrong));
@@ -126,7 +144,8 @@ class ErrorsTest {
     @Test
     void textIsUtf8EverywhereAndBack() {
         try (Context ctx = new Context(group); Store store = group.store()) {
-            String name = "größe \ud83d\ude00"; // beyond the characters that Java's native text has as UTF-8
+            // beyond the characters that Java's native text has as UTF-8
+            String name = "größe \ud83d\ude00";
             ctx.parameter(name).shape(1).register();
             ctx.commit();
             assertEquals(0, ctx.parameters().get(0).index());
@@ -163,7 +182,8 @@ class ErrorsTest {
         group.close();
         raises(IllegalStateException.class, "group: it is closed", group::barrier);
         raises(IllegalStateException.class, "group: it is closed", () -> open.setGroup(group));
-        raises(IllegalStateException.class, "groups: it is closed", () -> Group.roundRobin(List.of(group)));
+        raises(IllegalStateException.class, "groups: it is closed",
+                () -> Group.roundRobin(List.of(group)));
         raises(IllegalStateException.class, "closed", () -> new Context(group));
         assertEquals("Group, closed", group.toString());
         Store store = new Store("tcp://127.0.0.1:0", new StoreOptions().server(true));
@@ -192,22 +212,27 @@ class ErrorsTest {
             return kept.get(0);
         };
         IllegalStateException twice = raises(IllegalStateException.class,
-                "the hook " + sameAgain.getClass().getName() + " returned a Work", () -> step(twoBuckets, sameAgain));
-        assertTrue(twice.getMessage().contains("once") && twice.getMessage().contains("null"), twice.getMessage());
-        raises(IllegalStateException.class, "closed", () -> step(new ContextOptions(), (on, bucket) -> {
-            Work work = on.barrierAsync();
-            work.await();
-            work.close();
-            return work;
-        }));
-        raises(IllegalStateException.class, "the continuation ", () -> step(new ContextOptions(), (on, bucket) -> {
-            Work closed = on.barrierAsync();
-            closed.close();
-            return on.barrierAsync().then(() -> closed);
-        }));
+                "the hook " + sameAgain.getClass().getName() + " returned a Work",
+                () -> step(twoBuckets, sameAgain));
+        assertTrue(twice.getMessage().contains("once") && twice.getMessage().contains("null"),
+                twice.getMessage());
+        raises(IllegalStateException.class, "closed",
+                () -> step(new ContextOptions(), (on, bucket) -> {
+                    Work work = on.barrierAsync();
+                    work.await();
+                    work.close();
+                    return work;
+                }));
+        raises(IllegalStateException.class, "the continuation ",
+                () -> step(new ContextOptions(), (on, bucket) -> {
+                    Work closed = on.barrierAsync();
+                    closed.close();
+                    return on.barrierAsync().then(() -> closed);
+                }));
         step(new ContextOptions(), (on, bucket) -> null);
         step(new ContextOptions(),
-                (on, bucket) -> group.allreduceAsync(bucket.buffer(), bucket.op())); // of another group
+                // of another group
+                (on, bucket) -> group.allreduceAsync(bucket.buffer(), bucket.op()));
     }
 
     /** The store's wait is cut short or ends; in no order of events does anything crash. */
@@ -260,7 +285,8 @@ class ErrorsTest {
         FloatBuffer old = ctx.parameters().get(0).view().floats();
         long before = ctx.gradView(ctx.parameters().get(0)).address;
         for (int step = 0; step < 2;
-                ++step) { // the second stepBegin rebuilds the buckets in another order, and views move
+                // the second stepBegin rebuilds the buckets in another order, and views move
+                ++step) {
             ctx.stepBegin();
             for (Parameter each : ctx.parameters()) each.put(Support.full(3, each.index() + 1));
             ctx.finalizeStep();
@@ -276,20 +302,23 @@ class ErrorsTest {
     @Test
     void store() {
         Duration soon = Duration.ofMillis(50);
-        try (Store store = new Store(
-                     "tcp://127.0.0.1:0", new StoreOptions().server(true).timeout(Duration.ofSeconds(5)))) {
+        try (Store store = new Store("tcp://127.0.0.1:0",
+                     new StoreOptions().server(true).timeout(Duration.ofSeconds(5)))) {
             store.set("a", new byte[] {1});
             store.set("b", "é");
             assertEquals("é", new String(store.get("b"), StandardCharsets.UTF_8));
             assertEquals(List.of(5L, 3L), List.of(store.add("n", 5), store.add("n", -2)));
-            assertArrayEquals(new byte[] {2}, store.compareSet("a", new byte[] {1}, new byte[] {2}));
+            assertArrayEquals(
+                    new byte[] {2}, store.compareSet("a", new byte[] {1}, new byte[] {2}));
             assertArrayEquals(new byte[] {2}, store.get("a"));
-            assertEquals(List.of(true, false), List.of(store.check(List.of("a")), store.check(List.of("a", "zz"))));
+            assertEquals(List.of(true, false),
+                    List.of(store.check(List.of("a")), store.check(List.of("a", "zz"))));
             assertEquals(List.of(true, false), List.of(store.delete("b"), store.delete("b")));
             assertEquals(List.of("a"), store.keys("a"));
             store.set("empty", new byte[0]);
             assertArrayEquals(new byte[0], store.get("empty"));
-            raises(DdpException.Timeout.class, "absent", () -> store.await(List.of("absent"), soon));
+            raises(DdpException.Timeout.class, "absent",
+                    () -> store.await(List.of("absent"), soon));
             raises(IllegalArgumentException.class, "keys", () -> store.check(List.of("a\0")));
             try (Store other = new Store("tcp://127.0.0.1:" + store.port())) {
                 assertEquals(other.keys(null), store.keys(""));
@@ -304,14 +333,26 @@ class ErrorsTest {
             raises(DdpException.PermissionDenied.class, "16 bytes",
                     () -> new Store(everywhere, new StoreOptions().server(true).secret(secret)));
             raises(DdpException.PermissionDenied.class, "16 bytes",
-                    () -> new Group(new GroupOptions().rank(0).worldSize(1).initMethod(everywhere).secret(secret)));
+                    ()
+                            -> new Group(new GroupOptions()
+                                                 .rank(0)
+                                                 .worldSize(1)
+                                                 .initMethod(everywhere)
+                                                 .secret(secret)));
         }
         for (String secret : List.of("", "short")) {
-            new Store(everywhere, new StoreOptions().server(true).secret(secret).insecure(true)).close();
-            new Group(new GroupOptions().rank(0).worldSize(1).initMethod(everywhere).secret(secret).insecure(true))
+            new Store(everywhere, new StoreOptions().server(true).secret(secret).insecure(true))
+                    .close();
+            new Group(new GroupOptions()
+                              .rank(0)
+                              .worldSize(1)
+                              .initMethod(everywhere)
+                              .secret(secret)
+                              .insecure(true))
                     .close();
         }
-        new Store(everywhere, new StoreOptions().server(true).secret("long enough, this is")).close();
+        new Store(everywhere, new StoreOptions().server(true).secret("long enough, this is"))
+                .close();
     }
 
     @Test
@@ -336,16 +377,20 @@ class ErrorsTest {
     @Test
     void exceptionsOfContinuationsAreTheSameObjects() {
         IllegalStateException mine = new IllegalStateException("mine");
-        IllegalStateException thrown = raises(
-                IllegalStateException.class, "mine", () -> group.barrierAsync().then(() -> { throw mine; }).await());
+        IllegalStateException thrown = raises(IllegalStateException.class, "mine",
+                () -> group.barrierAsync().then(() -> { throw mine; }).await());
         assertSame(mine, thrown);
         assertTrue(thrown.getSuppressed()[0] instanceof DdpException.CallbackFailed);
         IOException checked = new IOException("checked");
-        DdpException wrapped = raises(DdpException.CallbackFailed.class, "java.io.IOException: checked",
-                () -> group.barrierAsync().then(() -> { throw checked; }).await());
+        DdpException wrapped =
+                raises(DdpException.CallbackFailed.class, "java.io.IOException: checked",
+                        () -> group.barrierAsync().then(() -> { throw checked; }).await());
         assertSame(checked, wrapped.getCause());
         StackOverflowError error = raises(StackOverflowError.class, "",
-                () -> group.barrierAsync().then(() -> { throw new StackOverflowError("deep"); }).await());
+                ()
+                        -> group.barrierAsync()
+                                   .then(() -> { throw new StackOverflowError("deep"); })
+                                   .await());
         assertEquals("deep", error.getMessage());
     }
 
@@ -377,7 +422,9 @@ class ErrorsTest {
         Work work = group.barrierAsync();
         Callback callback = Callback.of(work.handle, () -> null);
         raises(DdpException.Unsupported.class, "ANY_THREAD",
-                () -> ddp.ddp_work_then(work.handle, callback, ddp.DDP_WORK_ANY_THREAD, new long[1]));
+                ()
+                        -> ddp.ddp_work_then(
+                                work.handle, callback, ddp.DDP_WORK_ANY_THREAD, new long[1]));
         work.await();
     }
 
@@ -387,7 +434,8 @@ class ErrorsTest {
         assertTrue(Ddp.backendAvailable("shm"));
         assertFalse(Ddp.backendAvailable("nothing"));
         assertTrue(Environment.get().isEmpty());
-        raises(IllegalStateException.class, "loaded already", () -> Ddp.library(java.nio.file.Path.of("x")));
+        raises(IllegalStateException.class, "loaded already",
+                () -> Ddp.library(java.nio.file.Path.of("x")));
         raises(DdpException.InvalidArgument.class, "", () -> Ddp.registerBackend(0));
     }
 }

@@ -18,7 +18,8 @@ import java.util.stream.Collectors;
 import java.util.stream.Stream;
 import org.junit.jupiter.api.Test;
 
-/** Every function that the library exports is in the low-level class, and every constant of the headers. */
+/** Every function that the library exports is in the low-level class, and every constant of the
+ * headers. */
 class ExportsTest {
     private static final Path ROOT = Path.of(System.getenv("DDP_SOURCE"));
 
@@ -27,8 +28,9 @@ class ExportsTest {
         Set<String> exported = new TreeSet<>(Files.readAllLines(ROOT.resolve("abi/ddp.symbols")));
         exported.removeIf(String::isBlank);
         assertTrue(exported.size() > 100);
-        Set<String> bound =
-                Arrays.stream(ddp.class.getDeclaredMethods()).map(Method::getName).collect(Collectors.toSet());
+        Set<String> bound = Arrays.stream(ddp.class.getDeclaredMethods())
+                                    .map(Method::getName)
+                                    .collect(Collectors.toSet());
         exported.removeAll(bound);
         assertEquals(Set.of(), exported);
     }
@@ -55,12 +57,14 @@ class ExportsTest {
     @Test
     void namesOfTypesAreTheLibrarys() {
         for (Dtype each : Dtype.values()) {
-            assertEquals(ddp.ddp_dtype_name(each.code), each.name().toLowerCase(java.util.Locale.ROOT));
+            assertEquals(
+                    ddp.ddp_dtype_name(each.code), each.name().toLowerCase(java.util.Locale.ROOT));
             assertEquals(ddp.ddp_dtype_size(each.code), each.size());
         }
         assertEquals(List.of(ddp.DDP_SUM, ddp.DDP_AVG, ddp.DDP_PROD, ddp.DDP_MIN, ddp.DDP_MAX),
                 Arrays.stream(Op.values()).map(op -> op.code).toList());
-        assertEquals(List.of(ddp.DDP_REDUCTION_MEAN, ddp.DDP_REDUCTION_SUM, ddp.DDP_REDUCTION_WEIGHTED_MEAN),
+        assertEquals(List.of(ddp.DDP_REDUCTION_MEAN, ddp.DDP_REDUCTION_SUM,
+                             ddp.DDP_REDUCTION_WEIGHTED_MEAN),
                 Arrays.stream(Reduction.values()).map(each -> each.code).toList());
         assertEquals(List.of(ddp.DDP_DEVICE_CPU, ddp.DDP_DEVICE_CUDA),
                 Arrays.stream(Device.Type.values()).map(type -> type.code).toList());
@@ -79,18 +83,25 @@ class ExportsTest {
             String simple = made.getClass().getSimpleName().toLowerCase(java.util.Locale.ROOT);
             assertTrue(simple.startsWith(name), name + ": " + simple);
         }
-        assertEquals(DdpException.class, DdpException.make(-1000, "x".getBytes(), -1, -1, -1, -1).getClass());
+        assertEquals(DdpException.class,
+                DdpException.make(-1000, "x".getBytes(), -1, -1, -1, -1).getClass());
     }
 
     @Test
     void onlyWhatIsMeantForUsersIsPublic() throws Exception {
         List<String> shown = new ArrayList<>();
-        try (java.util.jar.JarFile jar = new java.util.jar.JarFile(
-                     Path.of(Group.class.getProtectionDomain().getCodeSource().getLocation().toURI()).toFile())) {
+        try (java.util.jar.JarFile jar =
+                        new java.util.jar.JarFile(Path.of(Group.class.getProtectionDomain()
+                                                                      .getCodeSource()
+                                                                      .getLocation()
+                                                                      .toURI())
+                                                          .toFile())) {
             for (java.util.jar.JarEntry each : java.util.Collections.list(jar.entries())) {
                 if (!each.getName().endsWith(".class")) continue;
-                Class<?> found = Class.forName(each.getName().replace(".class", "").replace('/', '.'));
-                if (Modifier.isPublic(found.getModifiers()) && found.getSimpleName().startsWith("ddp"))
+                Class<?> found =
+                        Class.forName(each.getName().replace(".class", "").replace('/', '.'));
+                if (Modifier.isPublic(found.getModifiers())
+                        && found.getSimpleName().startsWith("ddp"))
                     shown.add(found.getName());
             }
         }

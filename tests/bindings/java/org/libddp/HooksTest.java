@@ -38,14 +38,17 @@ class HooksTest {
             assertSame(main, Thread.currentThread());
             FloatBuffer flat = bucket.buffer().floats();
             for (int i = 0; i < flat.capacity(); ++i) flat.put(i, flat.get(i) / 2);
-            return on.allreduceAsync(bucket.buffer(), Op.SUM); // a continuation may go on with another
+            // a continuation may go on with another
+            return on.allreduceAsync(bucket.buffer(), Op.SUM);
         });
         Hook inPlace = (on, bucket) -> {
             on.allreduce(bucket.buffer(), bucket.op());
             for (Bucket.Gradient each : bucket.gradients()) {
                 FloatBuffer values = each.memory().floats();
-                for (int i = 0; i < values.capacity(); ++i) values.put(i, values.get(i) + each.parameter().index());
-                for (int i = 0; i < values.capacity(); ++i) values.put(i, values.get(i) + 1 - each.parameter().index());
+                for (int i = 0; i < values.capacity(); ++i)
+                    values.put(i, values.get(i) + each.parameter().index());
+                for (int i = 0; i < values.capacity(); ++i)
+                    values.put(i, values.get(i) + 1 - each.parameter().index());
             }
             return null;
         };
@@ -75,7 +78,8 @@ class HooksTest {
             ctx.hookThen((on, bucket) -> after.add(bucket.index()));
             ctx.setReducedFunction((parameter, used) -> reduced.add(parameter.name() + used));
             train(ctx, 1, mean);
-            assertEquals(List.of("p0true", "p1true", "p2true", "p3true"), reduced.stream().sorted().toList());
+            assertEquals(List.of("p0true", "p1true", "p2true", "p3true"),
+                    reduced.stream().sorted().toList());
             assertEquals(ctx.bucketCount(), after.size());
             ctx.setReducedFunction(null);
             ctx.useHook("powersgd", "rank=1,start=2,warm_start=1");
@@ -140,7 +144,8 @@ class HooksTest {
             assertEquals((world - 1) / 2f, weight.get(0), 1e-6);
             ctx.stepBegin();
             assertEquals(world - 1, means.get(0));
-            for (Group each : lent) raises(IllegalStateException.class, "buffer hook", each::barrier);
+            for (Group each : lent)
+                raises(IllegalStateException.class, "buffer hook", each::barrier);
             ctx.gradReady(0);
             ctx.finalizeStep();
             weight.put(1, rank);
@@ -149,7 +154,8 @@ class HooksTest {
         }
     }
 
-    /** A rank in join lets go of what the hook gave to the operations of past steps. The last rank is the one with inputs. */
+    /** A rank in join lets go of what the hook gave to the operations of past steps. The last rank
+     * is the one with inputs. */
     @Test
     void joinLetsGoOfPastSteps() {
         final int steps = 20;
@@ -160,7 +166,9 @@ class HooksTest {
                 given.add(new WeakReference<>(copy));
                 if (bucket.step() == steps - 1 && bucket.isLast()) {
                     Support.collectUntil(
-                            () -> given.stream().filter(each -> each.get() != null).count() <= 2 * ctx.bucketCount());
+                            ()
+                                    -> given.stream().filter(each -> each.get() != null).count()
+                                    <= 2 * ctx.bucketCount());
                 }
                 return on.allreduceAsync(copy.asFloatBuffer(), bucket.op());
             });
@@ -174,7 +182,8 @@ class HooksTest {
         }
     }
 
-    /** A hook that throws breaks the context: here with its own exception, on the other ranks with an error. */
+    /** A hook that throws breaks the context: here with its own exception, on the other ranks with
+     * an error. */
     @Test
     void otherGroupGoesOn() {
         Group doomed = group.split(0, 0);
@@ -185,8 +194,8 @@ class HooksTest {
             return on.allreduceAsync(bucket.buffer(), bucket.op());
         });
         group.barrier(); // nobody is still in commit when the group breaks
-        DdpException thrown = raises(
-                DdpException.CallbackFailed.class, "java.io.IOException: hook of rank 0", () -> train(ctx, 1, mean()));
+        DdpException thrown = raises(DdpException.CallbackFailed.class,
+                "java.io.IOException: hook of rank 0", () -> train(ctx, 1, mean()));
         if (rank == 0) {
             assertSame(own, thrown.getCause());
         } else {

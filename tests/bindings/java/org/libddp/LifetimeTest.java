@@ -26,7 +26,9 @@ class LifetimeTest {
         for (int i = 0; i < count; ++i) {
             try (Context ctx = new Context(group)) {
                 ctx.register("w", gradient);
-                ctx.parameter("a name that is long enough for memory of its own").shape(100).register();
+                ctx.parameter("a name that is long enough for memory of its own")
+                        .shape(100)
+                        .register();
                 ctx.commit();
                 if (i % 4 == 0) {
                     ctx.setHook((g, bucket) -> g.allreduceAsync(bucket.buffer(), bucket.op()));
@@ -36,7 +38,8 @@ class LifetimeTest {
         }
     }
 
-    /** Memory of the process after collecting what is to be collected, by a cleaner's thread that may be late: until it falls no more. */
+    /** Memory of the process after collecting what is to be collected, by a cleaner's thread that
+     * may be late: until it falls no more. */
     private static long settled() throws Exception {
         long now = Long.MAX_VALUE;
         for (int look = 0, still = 0; look < 100 && still < 5; ++look) {
@@ -69,7 +72,8 @@ class LifetimeTest {
         Averager averager = new Averager(ctx, 1);
         assertEquals(1, averager.step());
         ctx.close();
-        Support.raises(IllegalStateException.class, "the context of this averager is closed", averager::step);
+        Support.raises(IllegalStateException.class, "the context of this averager is closed",
+                averager::step);
     }
 
     /** A context that is not freed costs some 20 KiB: 200 MB in all. */
@@ -96,9 +100,12 @@ class LifetimeTest {
         try (Context ctx = new Context(group, new ContextOptions().skipNonfinite(true))) {
             ctx.parameter("w").shape(size).register();
             ctx.commit();
-            ctx.setHook((g, bucket) -> g.allreduceAsync(Support.bytes(4 * size).asFloatBuffer(), bucket.op()));
+            ctx.setHook((g, bucket)
+                                -> g.allreduceAsync(
+                                        Support.bytes(4 * size).asFloatBuffer(), bucket.op()));
             assertFlat(32 * 1024, "200 steps with NaN", () -> {
-                for (int i = 0; i < 200; ++i) Support.raises(DdpException.Nonfinite.class, "w", () -> step(ctx, bad));
+                for (int i = 0; i < 200; ++i)
+                    Support.raises(DdpException.Nonfinite.class, "w", () -> step(ctx, bad));
             });
         }
     }
@@ -185,8 +192,13 @@ class LifetimeTest {
             ctx.commit();
             ctx.setHook((g, bucket) -> {
                 FloatBuffer flat = bucket.buffer().floats();
-                FloatBuffer copy = Support.bytes(4 * flat.capacity()).asFloatBuffer().put(flat.duplicate()).flip();
-                return g.allreduceAsync(copy, bucket.op()).then(() -> { flat.duplicate().put(copy); });
+                FloatBuffer copy = Support.bytes(4 * flat.capacity())
+                                           .asFloatBuffer()
+                                           .put(flat.duplicate())
+                                           .flip();
+                return g.allreduceAsync(copy, bucket.op()).then(() -> {
+                    flat.duplicate().put(copy);
+                });
             });
             for (int step = 0; step < 30; ++step) {
                 ctx.stepBegin();
@@ -198,7 +210,8 @@ class LifetimeTest {
                 ctx.finalizeStep();
                 for (int i = 0; i < 8; ++i) {
                     FloatBuffer mean = ctx.parameters().get(i).view().floats();
-                    for (int j = 0; j < 500; ++j) weights.get(i).put(j, weights.get(i).get(j) - 0.1f * mean.get(j));
+                    for (int j = 0; j < 500; ++j)
+                        weights.get(i).put(j, weights.get(i).get(j) - 0.1f * mean.get(j));
                 }
             }
             float[] all = new float[4000];

@@ -7,7 +7,8 @@ import static org.libddp.Support.full;
 import java.nio.FloatBuffer;
 import java.time.Duration;
 
-/** For tests on several ranks: the group of the process, what each rank gives, and a model to train. */
+/** For tests on several ranks: the group of the process, what each rank gives, and a model to
+ * train. */
 final class Ranks {
     static final int SIZE = 1000;
 
@@ -57,7 +58,8 @@ final class Ranks {
     /** Two parameters with gradients of their own, and two with views. */
     static Context make(Group on, ContextOptions options) {
         Context ctx = new Context(on, options.bucketCap(2000).firstBucketCap(2000));
-        for (int i = 0; i < 4; ++i) ctx.register("p" + i, full(SIZE, rank), i % 2 == 1 ? full(SIZE, 0) : null, SIZE);
+        for (int i = 0; i < 4; ++i)
+            ctx.register("p" + i, full(SIZE, rank), i % 2 == 1 ? full(SIZE, 0) : null, SIZE);
         ctx.commit();
         return ctx;
     }

@@ -32,7 +32,8 @@ import org.junit.jupiter.api.MethodOrderer;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.TestMethodOrder;
 
-/** Everything that needs several ranks, against plain loops. ddprun starts it; all ranks run the same tests in the same order. */
+/** Everything that needs several ranks, against plain loops. ddprun starts it; all ranks run the
+ * same tests in the same order. */
 @TestMethodOrder(MethodOrderer.MethodName.class)
 class RanksTest {
     @Test
@@ -45,12 +46,14 @@ class RanksTest {
         assertClose(mean(), to);
         FloatBuffer gathered = full(world * SIZE, 0);
         group.allgather(mine(SIZE), gathered);
-        for (int of = 0; of < world; ++of) assertEquals(value(of, 17), gathered.get(of * SIZE + 17));
+        for (int of = 0; of < world; ++of)
+            assertEquals(value(of, 17), gathered.get(of * SIZE + 17));
         FloatBuffer all = full(world * 5, 0);
         for (int i = 0; i < world * 5; ++i) all.put(i, rank + i);
         FloatBuffer part = full(5, 0);
         group.reduceScatter(all, part, Op.SUM);
-        for (int i = 0; i < 5; ++i) assertEquals(world * (world - 1) / 2f + world * (rank * 5 + i), part.get(i));
+        for (int i = 0; i < 5; ++i)
+            assertEquals(world * (world - 1) / 2f + world * (rank * 5 + i), part.get(i));
         FloatBuffer sent = full(3, rank);
         group.broadcast(sent, 1);
         assertArrayEquals(new float[] {1, 1, 1}, array(sent));
@@ -124,7 +127,8 @@ class RanksTest {
             assertEquals(0, ctx.parameters().get(0).data().floats().get(5));
             train(ctx, 3, mean());
             Stats stats = ctx.stats();
-            assertEquals(List.of(3L, 3L, 4), List.of(stats.steps(), stats.syncedSteps(), stats.paramCount()));
+            assertEquals(List.of(3L, 3L, 4),
+                    List.of(stats.steps(), stats.syncedSteps(), stats.paramCount()));
             long bytes = 0;
             for (long each : ctx.bucketSizes(false)) bytes += each;
             assertEquals(stats.paramBytes(), bytes);
@@ -145,13 +149,15 @@ class RanksTest {
                 Context.NoSync apart = step == 0 ? ctx.noSync() : null;
                 for (Parameter each : ctx.parameters()) {
                     FloatBuffer sums = gradient(each);
-                    for (int i = 0; i < SIZE; ++i) sums.put(i, (step == 0 ? 0 : sums.get(i)) + value(rank, i));
+                    for (int i = 0; i < SIZE; ++i)
+                        sums.put(i, (step == 0 ? 0 : sums.get(i)) + value(rank, i));
                     ctx.gradReady(each);
                 }
                 ctx.finalizeStep();
                 if (apart != null) apart.close();
             }
-            for (Parameter each : ctx.parameters()) assertClose(scaled(sum(), 2f / world), gradient(each));
+            for (Parameter each : ctx.parameters())
+                assertClose(scaled(sum(), 2f / world), gradient(each));
         }
     }
 
@@ -178,7 +184,8 @@ class RanksTest {
             train(ctx, 3, mean());
             DdpException late = raises(DdpException.InvalidState.class, "p2", () -> {
                 ctx.parameters().forEach(
-                        Ranks::announce); // another rank may hear of the mistake while it still announces
+                        // another rank may hear of the mistake while it still announces
+                        Ranks::announce);
                 if (rank == 1) ctx.parameters().get(2).view().floats().put(5, 99);
                 ctx.finalizeStep();
             });
@@ -189,7 +196,8 @@ class RanksTest {
     @Test
     void aStepWithNanIsSkipped() {
         try (Group own = group.split(0, 0);
-                Context ctx = make(own, new ContextOptions().skipNonfinite(true).verifyInterval(1))) {
+                Context ctx =
+                        make(own, new ContextOptions().skipNonfinite(true).verifyInterval(1))) {
             train(ctx, 1, mean());
             DdpException bad = raises(DdpException.Nonfinite.class, "p2", () -> {
                 for (Parameter each : ctx.parameters()) {
@@ -210,7 +218,8 @@ class RanksTest {
             for (int step = 0; step < 3; ++step) {
                 ctx.stepBegin();
                 List<Thread> threads = new ArrayList<>();
-                for (Parameter each : ctx.parameters()) threads.add(new Thread(() -> announce(each)));
+                for (Parameter each : ctx.parameters())
+                    threads.add(new Thread(() -> announce(each)));
                 threads.forEach(Thread::start);
                 for (Thread each : threads) each.join();
                 ctx.finalizeStep();
@@ -269,14 +278,16 @@ class RanksTest {
                 assertEquals(of < world ? 1 : world, found.values().floats().get(2 * of));
             }
             float expected = 0;
-            for (int of = 0; of < world; ++of) expected += value(of, 3) * value(of, 4) + value(of, 43) * value(of, 34);
+            for (int of = 0; of < world; ++of)
+                expected += value(of, 3) * value(of, 4) + value(of, 43) * value(of, 34);
             assertEquals(expected, factored.view().floats().get(3 * 30 + 4));
         }
     }
 
     @Test
     void participation() {
-        ContextOptions weighted = new ContextOptions().findUnused(true).reduction(Reduction.WEIGHTED_MEAN);
+        ContextOptions weighted =
+                new ContextOptions().findUnused(true).reduction(Reduction.WEIGHTED_MEAN);
         try (Context ctx = make(group, weighted)) {
             Parameter used = ctx.parameters().get(1);
             ctx.setWeight(rank + 1);
@@ -286,13 +297,16 @@ class RanksTest {
             ctx.finalizeStep();
             float[] expected = new float[SIZE];
             for (int of = 0; of < world; ++of) {
-                for (int i = 0; i < SIZE; ++i) expected[i] += (of + 1) * value(of, i) / (world * (world + 1) / 2f);
+                for (int i = 0; i < SIZE; ++i)
+                    expected[i] += (of + 1) * value(of, i) / (world * (world + 1) / 2f);
             }
             assertClose(expected, gradient(used));
-            assertEquals(List.of(false, true, false, false), ctx.parameters().stream().map(ctx::isUsed).toList());
+            assertEquals(List.of(false, true, false, false),
+                    ctx.parameters().stream().map(ctx::isUsed).toList());
             ctx.setFrozen(ctx.parameters().subList(0, 1), true);
             ctx.skip(ctx.parameters().subList(2, 4), 0);
-            assertEquals(List.of(false, false, true, true), ctx.parameters().stream().map(ctx::isSkipped).toList());
+            assertEquals(List.of(false, false, true, true),
+                    ctx.parameters().stream().map(ctx::isSkipped).toList());
         }
         try (Context ctx = make(group, new ContextOptions().join(true))) {
             for (int step = 0; step <= rank; ++step) {

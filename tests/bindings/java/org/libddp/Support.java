@@ -58,7 +58,8 @@ final class Support {
     static <T extends Throwable> T raises(Class<T> kind, String words, Executable call) {
         T thrown = assertThrows(kind, call);
         assertEquals(List.of(), namesOfC(thrown.getMessage()));
-        assertTrue(String.valueOf(thrown.getMessage()).contains(words), "\"" + words + "\" is not in: " + thrown);
+        assertTrue(String.valueOf(thrown.getMessage()).contains(words),
+                "\"" + words + "\" is not in: " + thrown);
         return thrown;
     }
 

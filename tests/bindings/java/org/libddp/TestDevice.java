@@ -3,8 +3,8 @@ package org.libddp;
 import java.util.Arrays;
 
 /**
- * The tests' own devices, whose memory no processor can touch and whose streams are late, or a GPU: tests/support/test_device.h. The
- * property org.libddp.test.device names the library.
+ * The tests' own devices, whose memory no processor can touch and whose streams are late, or a GPU:
+ * tests/support/test_device.h. The property org.libddp.test.device names the library.
  */
 final class TestDevice {
     static {
