@@ -8,7 +8,8 @@ import org.libddp.Parameter;
 /**
  * A whole distributed trainer. It fits y = w0 + w1 x to samples; each rank has its own.
  *
- * <pre>ddprun -n 2 java -cp libddp.jar Minimal.java       every rank ends with the same w, trained on both ranks' samples</pre>
+ * <pre>ddprun -n 2 java -cp libddp.jar Minimal.java       every rank ends with the same w, trained
+ * on both ranks' samples</pre>
  */
 class Minimal {
     static FloatBuffer floats(int count) {

@@ -11,7 +11,8 @@ import org.libddp.Parameter;
  * rounds, the loop included. The gradients are views of one element in one bucket, so that nothing
  * is copied and nothing is sent meanwhile.
  *
- * <pre>java -cp libddp.jar GradReady.java [--limit-ns N]      ends with status 1 if the median is more</pre>
+ * <pre>java -cp libddp.jar GradReady.java [--limit-ns N]      ends with status 1 if the median is
+ * more</pre>
  */
 final class GradReady {
     private static final int PARAMS = 2000;

@@ -37,11 +37,11 @@ public final class Averager implements AutoCloseable {
      * Averages every {@code periods[i]} steps over {@code groupSizes[i]} consecutive ranks. If
      * several periods end at once, only the longest counts. Collective.
      *
-     * @param context a committed context, between steps; {@link #step} needs it open @param periods
-     * in steps, growing: the first is at least 1, and each is a multiple of the one before @param
-     * groupSizes in ranks, growing: each divides the next, and the last is the world size; null:
-     * one period, all
-     *     ranks
+     * @param context a committed context, between steps; {@link #step} needs it open
+     * @param periods in steps, growing: the first is at least 1, and each is a multiple of the one
+     *     before
+     * @param groupSizes in ranks, growing: each divides the next, and the last is the world size;
+     *     null: one period, all ranks
      * @param warmupSteps the number of steps at the beginning without averaging; not negative
      */
     public Averager(Context context, long[] periods, int[] groupSizes, long warmupSteps) {
@@ -82,9 +82,11 @@ public final class Averager implements AutoCloseable {
      * Sets an outer optimizer, which steps after each average over all ranks. With the same kind
      * again it changes the rates. Every rank must set the same.
      *
-     * @param kind of the outer optimizer @param learningRate not negative; 0.7 in DiLoCo @param
-     * momentum at least 0 and less than 1; 0.9 in DiLoCo @param innerLearningRate for SLOWMO, of
-     * the model's own optimizer, more than 0; others ignore it
+     * @param kind of the outer optimizer
+     * @param learningRate not negative; 0.7 in DiLoCo
+     * @param momentum at least 0 and less than 1; 0.9 in DiLoCo
+     * @param innerLearningRate for SLOWMO, of the model's own optimizer, more than 0; others ignore
+     *     it
      */
     public void setOuter(
             Outer kind, double learningRate, double momentum, double innerLearningRate) {

@@ -112,8 +112,7 @@ public final class Bucket {
      * copies it into the gradients. It is kept until the hook is called for this bucket again.
      *
      * @param memory as many elements as {@link #buffer}, in the same layout and on the same device;
-     * they may be of
-     *     another floating-point type
+     *     they may be of another floating-point type
      */
     public void setBuffer(Memory memory) {
         memory.writable("buffer").counted("buffer", ddp.ddp_bucket_count(handle));

@@ -24,7 +24,7 @@ public final class Context extends Hooks implements AutoCloseable {
      * A context with the default options.
      *
      * @param group the ranks to communicate with; the context keeps the group alive, even after it
-     * is closed
+     *     is closed
      */
     public Context(Group group) {
         this(group, new ContextOptions());
@@ -34,7 +34,8 @@ public final class Context extends Hooks implements AutoCloseable {
      * A context on a group.
      *
      * @param group the ranks to communicate with; the context keeps the group alive, even after it
-     * is closed @param options the same on every rank
+     *     is closed
+     * @param options the same on every rank
      */
     public Context(Group group, ContextOptions options) {
         super(create(group, options));
@@ -56,10 +57,9 @@ public final class Context extends Hooks implements AutoCloseable {
      * Adds a parameter whose gradient lives in its bucket: {@link #gradView} or {@link #put}. Call
      * it in the order of the forward pass, before {@link #commit}.
      *
-     * @param name 1 to 1,024 bytes in UTF-8, unique in the context, the same on every rank @param
-     * data a direct buffer with its value, which commit overwrites with rank 0's; the context keeps
-     * the buffer.
-     *     null: the value is not sent
+     * @param name 1 to 1,024 bytes in UTF-8, unique in the context, the same on every rank
+     * @param data a direct buffer with its value, which commit overwrites with rank 0's; the
+     *     context keeps the buffer. null: the value is not sent
      * @param shape its extents, the last of which is contiguous; without any: one, as long as data
      * @return the parameter, under the next index
      */
@@ -70,15 +70,14 @@ public final class Context extends Hooks implements AutoCloseable {
     /**
      * Adds a parameter. Call it in the order of the forward pass, before {@link #commit}.
      *
-     * @param name 1 to 1,024 bytes in UTF-8, unique in the context, the same on every rank @param
-     * data a direct buffer with its value, which commit overwrites with rank 0's; the context keeps
-     * the buffer.
-     *     null: the value is not sent
+     * @param name 1 to 1,024 bytes in UTF-8, unique in the context, the same on every rank
+     * @param data a direct buffer with its value, which commit overwrites with rank 0's; the
+     *     context keeps the buffer. null: the value is not sent
      * @param grad a direct buffer for its gradient, which finalizeStep overwrites with the mean;
-     * the context keeps the
-     *     buffer. null: the gradient lives in its bucket
+     *     the context keeps the buffer. null: the gradient lives in its bucket
      * @param shape its extents, the last of which is contiguous; without any: one, as long as data
-     * or grad @return the parameter, under the next index
+     *     or grad
+     * @return the parameter, under the next index
      */
     public Parameter register(String name, Buffer data, Buffer grad, long... shape) {
         ParameterBuilder builder = parameter(name).data(data).grad(grad);
@@ -166,8 +165,9 @@ public final class Context extends Hooks implements AutoCloseable {
     /**
      * Copies a gradient to its place (the registered grad, or the view), and announces it.
      *
-     * @param parameter a parameter of this context, on the CPU @param grad a direct buffer with the
-     * parameter's type and number of elements; not used after the call
+     * @param parameter a parameter of this context, on the CPU
+     * @param grad a direct buffer with the parameter's type and number of elements; not used after
+     *     the call
      */
     public void put(Parameter parameter, Buffer grad) {
         put(parameter, grad, false);
@@ -176,10 +176,11 @@ public final class Context extends Hooks implements AutoCloseable {
     /**
      * The same, or adds to the gradient.
      *
-     * @param parameter a parameter of this context, on the CPU @param grad a direct buffer with the
-     * parameter's type and number of elements; not used after the call @param add true: adds to
-     * what was put since the last synced step, in steps without sync and for a parameter with
-     *     several uses. false: replaces that
+     * @param parameter a parameter of this context, on the CPU
+     * @param grad a direct buffer with the parameter's type and number of elements; not used after
+     *     the call
+     * @param add true: adds to what was put since the last synced step, in steps without sync and
+     *     for a parameter with several uses. false: replaces that
      */
     public void put(Parameter parameter, Buffer grad, boolean add) {
         int index = own(parameter);
@@ -220,10 +221,10 @@ public final class Context extends Hooks implements AutoCloseable {
      * Announces a gradient that is the product left^T right, an n x m matrix. Both buffers are
      * copied.
      *
-     * @param parameter factored, of shape [n, ...]; m is the product of its other extents @param
-     * left a direct buffer of the parameter's type: a rows x n matrix, row after row, with any
-     * number of rows @param right a direct buffer of the parameter's type: a rows x m matrix, row
-     * after row
+     * @param parameter factored, of shape [n, ...]; m is the product of its other extents
+     * @param left a direct buffer of the parameter's type: a rows x n matrix, row after row, with
+     *     any number of rows
+     * @param right a direct buffer of the parameter's type: a rows x m matrix, row after row
      */
     public void gradReadyFactors(Parameter parameter, Buffer left, Buffer right) {
         int index = own(parameter);
@@ -321,9 +322,9 @@ public final class Context extends Hooks implements AutoCloseable {
      * gradReady for a parameter on a device: its gradient is complete when the stream reaches this
      * point.
      *
-     * @param parameter a parameter of this context @param stream the stream's handle as a number;
-     * 0: the legacy default stream. It must live until the step ends.
-     *     Ignored for a parameter on the CPU
+     * @param parameter a parameter of this context
+     * @param stream the stream's handle as a number; 0: the legacy default stream. It must live
+     *     until the step ends. Ignored for a parameter on the CPU
      */
     public void gradReadyOn(Parameter parameter, long stream) {
         int index = own(parameter);
@@ -351,8 +352,9 @@ public final class Context extends Hooks implements AutoCloseable {
      * sees this gradient. The program must order it before what the next step does with the
      * gradient.
      *
-     * @param parameter a parameter of this context @param stream the stream's handle as a number;
-     * 0: the legacy default stream. Ignored for a parameter on the CPU
+     * @param parameter a parameter of this context
+     * @param stream the stream's handle as a number; 0: the legacy default stream. Ignored for a
+     *     parameter on the CPU
      */
     public void awaitParameterOn(Parameter parameter, long stream) {
         int index = own(parameter);
@@ -366,9 +368,9 @@ public final class Context extends Hooks implements AutoCloseable {
      * Valid until {@link #layoutGeneration} changes, in stepBegin. A buffer that is kept longer is
      * harmless, but no longer the gradient.
      *
-     * @param parameter a parameter of this context, neither sparse nor ignored @return libddp's
-     * memory, aligned to 64 bytes, and zero at first; with {@link ParameterBuilder#inPlace}, the
-     *     registered grad
+     * @param parameter a parameter of this context, neither sparse nor ignored
+     * @return libddp's memory, aligned to 64 bytes, and zero at first; with {@link
+     *     ParameterBuilder#inPlace}, the registered grad
      */
     public Memory gradView(Parameter parameter) {
         long[] view = new long[1];
@@ -445,8 +447,9 @@ public final class Context extends Hooks implements AutoCloseable {
      * Says that these parameters take no part in the next step. Their gradients are not expected,
      * sent or touched.
      *
-     * @param which parameters of this context @param authority the rank whose choice counts, which
-     * makes the call collective; -1: every rank gives the same
+     * @param which parameters of this context
+     * @param authority the rank whose choice counts, which makes the call collective; -1: every
+     *     rank gives the same
      */
     public void skip(Collection<Parameter> which, int authority) {
         ddp.ddp_skip_params(handle, own(which), authority);

@@ -175,7 +175,8 @@ public final class Group implements AutoCloseable {
      * recv = op over the ranks of recv itself.
      *
      * @param recv a direct buffer with the same number of elements on every rank; all ranks get the
-     * same bits @param op the operation over ranks
+     *     same bits
+     * @param op the operation over ranks
      */
     public void allreduce(Buffer recv, Op op) {
         allreduce(Memory.of("recv", recv, null), op);
@@ -206,8 +207,9 @@ public final class Group implements AutoCloseable {
      * recv = op over the ranks of recv itself.
      *
      * @param recv a direct buffer with the same number of elements on every rank; all ranks get the
-     * same bits @param op the operation over ranks @return a work that ends with the operation;
-     * leave the memory alone until then
+     *     same bits
+     * @param op the operation over ranks
+     * @return a work that ends with the operation; leave the memory alone until then
      */
     public Work allreduceAsync(Buffer recv, Op op) {
         return allreduceAsync(Memory.of("recv", recv, null), op);
@@ -281,7 +283,8 @@ public final class Group implements AutoCloseable {
      * recv = the ranks' send, one after another.
      *
      * @param send the same number of elements on every rank; null: each rank's part is already in
-     * recv @param recv world size times as many elements
+     *     recv
+     * @param recv world size times as many elements
      */
     public void allgather(Memory send, Memory recv) {
         gather(send, recv, null);
@@ -291,8 +294,9 @@ public final class Group implements AutoCloseable {
      * recv = the ranks' send, one after another.
      *
      * @param send the same number of elements on every rank; null: each rank's part is already in
-     * recv @param recv world size times as many elements @return a work that ends with the
-     * operation; leave the memory alone until then
+     *     recv
+     * @param recv world size times as many elements
+     * @return a work that ends with the operation; leave the memory alone until then
      */
     public Work allgatherAsync(Memory send, Memory recv) {
         return Work.start(handle, work -> gather(send, recv, work), send, recv);
@@ -302,7 +306,9 @@ public final class Group implements AutoCloseable {
      * recv = this rank's part of op over the ranks of send.
      *
      * @param send a direct buffer with world size times as many elements as recv: a part for each
-     * rank @param recv a direct buffer for this rank's part @param op the operation over ranks
+     *     rank
+     * @param recv a direct buffer for this rank's part
+     * @param op the operation over ranks
      */
     public void reduceScatter(Buffer send, Buffer recv, Op op) {
         reduceScatter(Memory.of("send", send, null), Memory.of("recv", recv, null), op);

@@ -57,8 +57,7 @@ public final class GroupOptions {
      * The transport.
      *
      * @param value "shm", "tcp", "hierarchical", "gloo", "mpi", "nccl" or a registered one; "auto"
-     * or null: libddp
-     *     chooses
+     *     or null: libddp chooses
      * @return this
      */
     public GroupOptions backend(String value) {
@@ -103,8 +102,7 @@ public final class GroupOptions {
      * Meet in this store, instead of initMethod.
      *
      * @param value a store that stays open as long as the group, or one split from it, lives; null:
-     * initMethod says
-     *     where
+     *     initMethod says where
      * @return this
      */
     public GroupOptions store(Store value) {
@@ -116,7 +114,8 @@ public final class GroupOptions {
      * The job secret.
      *
      * @param value null: the secret of the environment variable DDP_SECRET, or of the file that
-     * DDP_SECRET_FILE names @return this
+     *     DDP_SECRET_FILE names
+     * @return this
      */
     public GroupOptions secret(String value) {
         secret = value;
@@ -138,7 +137,8 @@ public final class GroupOptions {
      * Ranks compare what they are about to do before each collective.
      *
      * @param value true by default; false: a disagreement may corrupt sums, or hang until the
-     * timeout @return this
+     *     timeout
+     * @return this
      */
     public GroupOptions matchCheck(boolean value) {
         matchCheck = value;

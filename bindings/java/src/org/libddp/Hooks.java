@@ -101,7 +101,7 @@ public abstract class Hooks {
      * Wraps the installed hook: the function is called after it has reduced a bucket.
      *
      * @param function called in the order of buckets; in a round robin group, in that of each of
-     * its groups
+     *     its groups
      */
     public void hookThen(BucketFunction function) {
         Objects.requireNonNull(function, "function");

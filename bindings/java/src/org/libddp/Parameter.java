@@ -74,7 +74,7 @@ public final class Parameter {
      * {@link Context#gradReadyOn} of it.
      *
      * @param stream the stream's handle as a number; 0: the legacy default stream. It must live
-     * until the step ends
+     *     until the step ends
      */
     public void readyOn(long stream) {
         context.gradReadyOn(this, stream);

@@ -4,25 +4,33 @@ package org.libddp;
  * Statistics of a context (ddp/stats.h). Times are in nanoseconds: of the last synced step that
  * ended, and (total) of all.
  *
- * @param steps how many steps ended @param syncedSteps how many of these communicated @param
- * rebuilds how often libddp rebuilt the buckets @param paramCount the number of parameters @param
- * bucketCount the number of buckets @param unusedParams how many parameters no rank used in the
- * last synced step; without ignored ones @param unsentBuckets how many buckets were not sent in the
- * last synced step, because no rank used them @param paramBytes bytes of all gradients except
- * ignored and sparse ones @param unusedBytes how many of these bytes no rank used in the last
- * synced step @param sentBytes over all steps: bytes of sent buckets; of sparse and factored
- * gradients, what this rank gave @param backwardNs from the first announced gradient to
- * finalizeStep or finalizeAsync @param commNs while at least one bucket was on its way, from its
- * launch to its end @param overlapNs the part of commNs before finalizeStep or finalizeAsync @param
- * waitNs inside finalizeAsync, awaitParameter and finalizeStep @param totalBackwardNs the sum of
- * backwardNs over all synced steps @param totalCommNs the sum of commNs over all synced steps
- * @param totalOverlapNs the sum of overlapNs over all synced steps @param totalWaitNs the sum of
- * waitNs over all synced steps @param lastError the status of the last call in a step that failed;
- * 0 if none failed @param hookBytesIn since the hook was installed: bytes of gradients that it
- * received @param hookBytesOut since the hook was installed: bytes that this rank gave to
- * collectives for them @param copiedBytes bytes of gradients that were copied over all steps,
- * between the program's memory and buckets, and
- *     by a shared-memory backend; 0 for views on one host
+ * @param steps how many steps ended
+ * @param syncedSteps how many of these communicated
+ * @param rebuilds how often libddp rebuilt the buckets
+ * @param paramCount the number of parameters
+ * @param bucketCount the number of buckets
+ * @param unusedParams how many parameters no rank used in the last synced step; without ignored
+ *     ones
+ * @param unsentBuckets how many buckets were not sent in the last synced step, because no rank used
+ *     them
+ * @param paramBytes bytes of all gradients except ignored and sparse ones
+ * @param unusedBytes how many of these bytes no rank used in the last synced step
+ * @param sentBytes over all steps: bytes of sent buckets; of sparse and factored gradients, what
+ *     this rank gave
+ * @param backwardNs from the first announced gradient to finalizeStep or finalizeAsync
+ * @param commNs while at least one bucket was on its way, from its launch to its end
+ * @param overlapNs the part of commNs before finalizeStep or finalizeAsync
+ * @param waitNs inside finalizeAsync, awaitParameter and finalizeStep
+ * @param totalBackwardNs the sum of backwardNs over all synced steps
+ * @param totalCommNs the sum of commNs over all synced steps
+ * @param totalOverlapNs the sum of overlapNs over all synced steps
+ * @param totalWaitNs the sum of waitNs over all synced steps
+ * @param lastError the status of the last call in a step that failed; 0 if none failed
+ * @param hookBytesIn since the hook was installed: bytes of gradients that it received
+ * @param hookBytesOut since the hook was installed: bytes that this rank gave to collectives for
+ *     them
+ * @param copiedBytes bytes of gradients that were copied over all steps, between the program's
+ *     memory and buckets, and by a shared-memory backend; 0 for views on one host
  * @param bucketCapBytes the cap that a rebuild uses, unless a plan was adopted
  * @param tuning whether libddp is still looking for it (autotune)
  */

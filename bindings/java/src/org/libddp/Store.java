@@ -28,8 +28,7 @@ public final class Store implements AutoCloseable {
      * Opens a store.
      *
      * @param uri "tcp://host:port", "file:///absolute/path" or "etcd://host:port/name"; a tcp
-     * server binds this host, and
-     *     takes a free port for port 0
+     *     server binds this host, and takes a free port for port 0
      * @param options whether to serve, the times, and the job secret
      */
     public Store(String uri, StoreOptions options) {

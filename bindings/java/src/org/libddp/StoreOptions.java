@@ -37,7 +37,8 @@ public final class StoreOptions {
      * The job secret, the same for the server and its clients.
      *
      * @param value null: the secret of the environment variable DDP_SECRET, or of the file that
-     * DDP_SECRET_FILE names @return this
+     *     DDP_SECRET_FILE names
+     * @return this
      */
     public StoreOptions secret(String value) {
         secret = value;

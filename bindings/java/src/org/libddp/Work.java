@@ -91,7 +91,8 @@ public final class Work implements AutoCloseable {
      * Calls the function after this work has ended without error, on a thread inside a libddp call.
      *
      * @param function it returns null, or a work that libddp takes over; the result throws its
-     * exceptions @return a work that ends with the function, and with the work that it returned
+     *     exceptions
+     * @return a work that ends with the function, and with the work that it returned
      */
     public Work then(Callable<Work> function) {
         Objects.requireNonNull(function, "function");
