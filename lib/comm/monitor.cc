@@ -164,10 +164,16 @@ ErrorInfo Monitor::resolve(const ErrorInfo& local, const std::string& operation,
         return Blame{config_,           local,      operation,   advice,
                      progress_.begun(), store_gone, other_broke_};
     };
-    Action action = raise(timeout ? Event::kTimedOut : Event::kTransportFailed);
+    Event event = timeout ? Event::kTimedOut : Event::kTransportFailed;
+    Action action = raise(event);
     while (action == Action::kWait || action == Action::kLookAtStore) {
-        if (action == Action::kWait) wait_for_verdict(kVerdictMs);
-        action = raise(action == Action::kWait ? Event::kWaited : look_at_store());
+        if (action == Action::kWait) {
+            wait_for_verdict(kVerdictMs);
+            event = event == Event::kStoreLost ? Event::kWaitedForLoss : Event::kWaited;
+        } else {
+            event = look_at_store();
+        }
+        action = raise(event);
     }
     if (action == Action::kExplainLoss) explain_loss(local.message);
     // The first rank to see the timeout closed its connections, which may be all that this one

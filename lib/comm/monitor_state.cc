@@ -22,8 +22,8 @@ constexpr unsigned kVerdictStands = in(kBroken, kBrokenSilent, kBrokenGone);
 constexpr unsigned kAny = kThere | in(kSilent, kGone) | kVerdictStands;
 
 // Events while a rank looks for the cause of a failure.
-constexpr unsigned kSearch =
-    in(kTransportFailed, kTimedOut, kWaited, kStoreAnswers, kStoreSilent, kStoreLost);
+constexpr unsigned kSearch = in(kTransportFailed, kTimedOut, kWaited, kWaitedForLoss, kStoreAnswers,
+                                kStoreSilent, kStoreLost);
 
 struct Rule {
     unsigned events;
@@ -54,8 +54,8 @@ constexpr Rule kRules[] = {
     {in(kTransportFailed), in(kWatching, kLosing), {}, kWait},
     {in(kTransportFailed), in(kOutside), {}, kLookAtStore},
     {in(kTimedOut), kBefore, {}, kLookAtStore},
-    {in(kWaited), in(kLosing), {}, kExplainLoss},
     {in(kWaited), kBefore, {}, kLookAtStore},
+    {in(kWaitedForLoss), kBefore, {}, kExplainLoss},
     {in(kStoreAnswers), kBefore, {}, kBlameRanks},
     {in(kStoreLost), in(kOutside), {}, kExplainLoss},
     {in(kStoreLost), kBefore, kLosing, kWait},

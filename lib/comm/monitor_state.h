@@ -32,6 +32,7 @@ enum class MonitorEvent : std::uint8_t {
     kTransportFailed,  // maybe because of what happened to another rank
     kTimedOut,         // an operation of this rank
     kWaited,           // for the verdict, as long as one waits for it
+    kWaitedForLoss,    // the same, when the store could not be asked any more
     kStoreAnswers,     // within its time
     kStoreSilent,      // it did not answer within its time
     kStoreLost,        // it cannot be asked any more

@@ -83,6 +83,16 @@ TEST(MonitorState, ALostConnectionIsExplainedBeforeTheStoreIsGone) {
     EXPECT_EQ(monitor.raise(kExit), kNone);
 }
 
+// The monitor's thread finds out whether the store or this rank was cut off, and has time for it.
+TEST(MonitorState, ALossThatIsSeenAtTheEndOfAWaitIsGivenTime) {
+    Machine monitor{kWatching};
+    EXPECT_EQ(monitor.raise(kTransportFailed), kWait);
+    EXPECT_EQ(monitor.raise(kConnectionEnded), kNone);
+    EXPECT_EQ(monitor.raise(kWaited), kLookAtStore);
+    EXPECT_EQ(monitor.raise(kStoreLost), kWait);
+    EXPECT_EQ(monitor.raise(kWaitedForLoss), kExplainLoss);
+}
+
 TEST(MonitorState, NobodyWaitsWhereNobodyListens) {
     Machine monitor;
     EXPECT_EQ(monitor.raise(kTransportFailed), kLookAtStore);
@@ -161,13 +171,17 @@ TEST(MonitorState, ASearchEndsWhateverHappens) {
                                                kStoreSilent, kExit, kLeave)) == kAnnounce;
         };
         meanwhile();
-        MonitorAction action = monitor.raise(any(kTransportFailed, kTimedOut));
+        MonitorEvent event = any(kTransportFailed, kTimedOut);
+        MonitorAction action = monitor.raise(event);
         int steps = 0;
         for (; action == kWait || action == kLookAtStore; ++steps) {
             ASSERT_LT(steps, 5);
             meanwhile();
-            action = monitor.raise(action == kWait ? kWaited
-                                                   : any(kStoreAnswers, kStoreSilent, kStoreLost));
+            if (action == kLookAtStore)
+                event = any(kStoreAnswers, kStoreSilent, kStoreLost);
+            else
+                event = event == kStoreLost ? kWaitedForLoss : kWaited;
+            action = monitor.raise(event);
         }
         EXPECT_TRUE(kEndsOfSearch.contains(action));
         ends.insert(action);
