@@ -167,7 +167,7 @@ def wait_until(condition, within=PATIENCE_S):
 
 def shared_memory():
     """libddp's files there, without the records of ddprun, because other tests run it at the same time."""
-    return {name for name in os.listdir("/dev/shm") if "ddp" in name and not name.startswith("ddprun-")}
+    return {name for name in os.listdir("/dev/shm") if "ddp" in name and not name.startswith(("ddprun-", "fuzz-of-ddp-"))}
 
 
 class Job:
