@@ -97,12 +97,9 @@ std::shared_ptr<Store> open_store(StoreConfig config) {
                      uri.port, config);
 }
 
-// One attempt. Mostly the thread of a monitor calls this. It may outlive OpenSSL, which would then
-// leave behind what it keeps for that thread.
+// One attempt. Mostly the thread of a monitor calls this, perhaps while the process ends.
 std::shared_ptr<Store> Store::reconnect(std::int64_t within_ms) {
-    struct Release {
-        ~Release() { wire::release_thread_state(); }
-    } release;
+    const wire::BriefCryptography inside;
     StoreConfig config = config_;
     const StoreUri uri = parse_store_uri(config.uri);
     config.is_server = false;

@@ -86,6 +86,10 @@ void release_thread_state() {
     if (const Cryptography guard; guard) OPENSSL_thread_stop();
 }
 
+BriefCryptography::~BriefCryptography() {
+    OPENSSL_thread_stop();
+}
+
 void prepare_cryptography() {
     // Registers OpenSSL's exit handler. Without any option it does nothing.
     OPENSSL_init_crypto(OPENSSL_INIT_LOAD_CRYPTO_STRINGS, nullptr);

@@ -63,6 +63,18 @@ void require_memory();
 // does not: the program may use OpenSSL too.
 void release_thread_state();
 
+// The same at the end of a scope, also when the process ends meanwhile: its end waits for the scope,
+// which must be short. For a thread that handshakes only now and then. Throws UNAVAILABLE where
+// OpenSSL has ended.
+class BriefCryptography {
+public:
+    BriefCryptography() { inside_.require(); }
+    ~BriefCryptography();
+
+private:
+    const Cryptography inside_;
+};
+
 // Makes OpenSSL clean up after the destructor of the static object that calls this in its
 // constructor.
 void prepare_cryptography();
