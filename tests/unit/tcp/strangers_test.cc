@@ -28,11 +28,13 @@ Descriptor connect_to(int port) {
 // Sends what a port scanner, Gloo, or nobody sends, again and again.
 class Strangers {
 public:
-    explicit Strangers(int port) : thread_([this, port] { knock(port); }) {}
+    // Returns once some of them are there.
+    explicit Strangers(int port) : thread_([this, port] { knock(port); }) {
+        while (knocks_ < 20) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
     ~Strangers() {
         end_ = true;
         thread_.join();
-        EXPECT_GT(knocks_, 0);
     }
 
 private:
@@ -64,10 +66,7 @@ private:
 class CrowdedStore final : public KeyValueStore {
 public:
     void set(const std::string& key, const std::string& value) override {
-        if (key == "tcp/all") {
-            strangers_ = std::make_unique<Strangers>(port_of_rank0(value));
-            std::this_thread::sleep_for(std::chrono::milliseconds(100));
-        }
+        if (key == "tcp/all") strangers_ = std::make_unique<Strangers>(port_of_rank0(value));
         inner_.set(key, value);
     }
     ddp_status get(const std::string& key, std::int64_t timeout_ms, std::string& value) override {
