@@ -259,4 +259,4 @@ class RulesTest(unittest.TestCase):
 
 if __name__ == "__main__":
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # unittest would go on after another exception
-    unittest.main(argv=sys.argv[:1])
+    unittest.main(argv=sys.argv[:1], verbosity=2)

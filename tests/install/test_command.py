@@ -208,4 +208,4 @@ while :; do sleep 0.05; done
 
 
 if __name__ == "__main__":
-    unittest.main(argv=sys.argv[:1])
+    unittest.main(argv=sys.argv[:1], verbosity=2)

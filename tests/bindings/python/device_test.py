@@ -255,4 +255,4 @@ if __name__ == "__main__":
     if support.RANK < 0:
         print(support.run_ranks(RANKS, sys.executable, "-B", __file__, *sys.argv[1:]))
     else:
-        unittest.main(argv=sys.argv[:1])
+        unittest.main(argv=sys.argv[:1], verbosity=2)

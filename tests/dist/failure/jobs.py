@@ -298,4 +298,4 @@ READY = ["join", "params=4", "commit", "steps=2"]  # a rank that has trained for
 def main(at_most_s=170):
     """Ends each test file. The alarm comes before ctest's limit, so that the story of what hangs is not lost."""
     signal.alarm(at_most_s)
-    unittest.main(argv=[sys.argv[0]] + sys.argv[1:])
+    unittest.main(argv=[sys.argv[0]] + sys.argv[1:], verbosity=2)

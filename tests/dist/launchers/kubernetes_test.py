@@ -255,4 +255,4 @@ if __name__ == "__main__":
         print(f"skipped: {reason}")
         sys.exit(0)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # unittest would go on after another exception
-    unittest.main()
+    unittest.main(verbosity=2)

@@ -105,4 +105,4 @@ if __name__ == "__main__":
     if reason := cluster.why_impossible():
         print(f"skipped: {reason}")
         sys.exit(0)
-    unittest.main()
+    unittest.main(verbosity=2)

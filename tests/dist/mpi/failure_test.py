@@ -287,4 +287,4 @@ class Start(Test):
 
 if __name__ == "__main__":
     signal.alarm(110)  # before ctest's limit
-    unittest.main(argv=[sys.argv[0]] + sys.argv[1:])
+    unittest.main(argv=[sys.argv[0]] + sys.argv[1:], verbosity=2)

@@ -79,4 +79,4 @@ class ProcessTest(unittest.TestCase):
 
 def main():
     signal.alarm(170)  # before ctest's limit, so that the story of what hangs is not lost
-    unittest.main(argv=[sys.argv[0]] + sys.argv[1:])
+    unittest.main(argv=[sys.argv[0]] + sys.argv[1:], verbosity=2)

@@ -222,4 +222,4 @@ class RestartTest(Case):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    unittest.main(verbosity=2)

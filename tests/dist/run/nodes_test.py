@@ -268,4 +268,4 @@ class NodesThatEndTest(WithNodes):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    unittest.main(verbosity=2)

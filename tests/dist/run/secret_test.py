@@ -200,4 +200,4 @@ if __name__ == "__main__":
     if INSIDE not in os.environ:
         print("skipped: no namespaces can be made here:", enter_namespace())
         sys.exit(77)
-    unittest.main()
+    unittest.main(verbosity=2)

@@ -285,4 +285,4 @@ class StatusTest(Case):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    unittest.main(verbosity=2)
