@@ -42,7 +42,7 @@ std::unique_ptr<Channel> Dial::advance() {
 
 bool Dial::connected() const {
     pollfd entry = waits_for();
-    if (poll(&entry, 1, 0) == 0) return false;
+    if (poll(&entry, 1, 0) <= 0) return false;  // a signal may come
     int error = 0;
     socklen_t size = sizeof error;
     getsockopt(socket_.get(), SOL_SOCKET, SO_ERROR, &error, &size);
