@@ -6,8 +6,6 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <optional>
-#include <random>
 #include <system_error>
 #include <utility>
 
@@ -18,16 +16,12 @@
 #include "util/interrupt.h"
 #include "util/log.h"
 #include "wire/crypto.h"
+#include "wire/dial.h"
 #include "wire/sockets.h"
 
 namespace libddp {
 namespace {
 
-// One attempt may take this long before the next begins: a lost SYN must not cost the whole
-// deadline.
-constexpr std::int64_t kAttemptMs = 10'000;
-constexpr std::int64_t kFirstPauseMs = 20;
-constexpr std::int64_t kLongestPauseMs = 500;
 constexpr std::int64_t kSilenceMs = 10'000;
 
 std::string reason(int error) {
@@ -46,23 +40,6 @@ bool wait_for(int fd, short events, const Deadline& deadline) {
         if (deadline.expired()) return false;
         if (interrupt::wanted()) fail(DDP_ERROR_INTERRUPTED, "interrupted");
     }
-}
-
-void connect_socket(int fd, const SocketAddress& address, const Deadline& deadline) {
-    if (connect(fd, address.get(), address.size) != 0) {
-        if (errno != EINPROGRESS && errno != EINTR) fail(DDP_ERROR_UNAVAILABLE, reason(errno));
-        if (!wait_for(fd, POLLOUT, deadline))
-            fail(DDP_ERROR_TIMEOUT, "no answer from ", address.host());
-        int error = 0;
-        socklen_t size = sizeof error;
-        getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size);
-        if (error != 0) fail(DDP_ERROR_UNAVAILABLE, reason(error));
-    }
-    // Without a listener, a local port of the ephemeral range can connect to itself.
-    SocketAddress self = local_address(fd);
-    SocketAddress peer = peer_address(fd);
-    if (self.port() == peer.port() && self.host() == peer.host())
-        fail(DDP_ERROR_UNAVAILABLE, reason(ECONNREFUSED));
 }
 
 // For handshake and channel alike.
@@ -89,15 +66,18 @@ struct Final {
     std::string message;
 };
 
-std::unique_ptr<wire::Channel> shake_hands(Descriptor socket, const wire::Key& key,
-                                           const Deadline& deadline) {
-    auto handshake =
-        wire::Handshake::client(std::move(socket), store_identity(), key, wire::Protection::kTls);
+std::unique_ptr<wire::Channel> dial(const SocketAddress& address, const wire::Key& key,
+                                    const Deadline& deadline) {
+    wire::Dial dial(address, store_identity(), key, wire::Protection::kTls);
+    std::unique_ptr<wire::Channel> channel;
     try {
-        for (wire::Handshake::Wants wants;
-             (wants = handshake->advance()) != wire::Handshake::Wants::kNothing;)
-            wait_for_server(handshake->fd(),
-                            wants == wire::Handshake::Wants::kRead ? POLLIN : POLLOUT, deadline);
+        while (!(channel = dial.advance())) {
+            const pollfd next = dial.waits_for();
+            if (dial.accepted())
+                wait_for_server(next.fd, next.events, deadline);
+            else if (!wait_for(next.fd, next.events, deadline))
+                fail(DDP_ERROR_TIMEOUT, "no answer from ", address.host());
+        }
     } catch (const wire::NotLibddp&) {
         throw Final{DDP_ERROR_UNAVAILABLE,
                     "what listens there is not a libddp store; check host and port"};
@@ -113,7 +93,6 @@ std::unique_ptr<wire::Channel> shake_hands(Descriptor socket, const wire::Key& k
                         "user and of its launcher's job (",
                         error.what(), ")")};
     }
-    auto channel = handshake->take_channel();
     const std::uint32_t version = decode_version(receive(*channel, kVersionSize, deadline));
     if (version != kProtocolVersion)
         throw Final{DDP_ERROR_UNSUPPORTED, str("the server speaks version ", version,
@@ -126,22 +105,14 @@ std::unique_ptr<wire::Channel> attempt(const std::string& host, int port, const 
                                        const Deadline& deadline) {
     ErrorInfo last;
     for (const auto& address : resolve(host, port, deadline)) {
-        Descriptor socket(
-            ::socket(address.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-        if (!socket) {
-            if (lacks_descriptors(errno))
-                throw Final{DDP_ERROR_LIMIT, reason(errno) + kRaiseOpenFiles};
-            last = {DDP_ERROR_UNAVAILABLE, reason(errno)};
-            continue;
-        }
         try {
-            auto bound = Deadline::after_ms(std::min(deadline.remaining_ms(), kAttemptMs));
-            connect_socket(socket.get(), address, bound);
-            tune_socket(socket.get());
-            return shake_hands(std::move(socket), key, bound);
+            return dial(address, key,
+                        Deadline::after_ms(
+                            std::min(deadline.remaining_ms(), wire::Dial::kLongest.count())));
         } catch (const Error& error) {
             last = error.info();
             if (last.code == DDP_ERROR_INTERRUPTED) break;
+            if (last.code == DDP_ERROR_LIMIT) throw Final{last.code, last.message};
         }
     }
     throw Error(last);
@@ -204,8 +175,7 @@ std::unique_ptr<wire::Channel> connect_to_server(const std::string& host, int po
                                                                      started)
             .count();
     };
-    std::optional<std::minstd_rand> random;  // seldom needed
-    std::int64_t pause = kFirstPauseMs;
+    wire::Pauses pauses;
     bool told = false;
     while (true) {
         ErrorInfo last;
@@ -229,12 +199,7 @@ std::unique_ptr<wire::Channel> connect_to_server(const std::string& host, int po
             told = true;
             log(LogLevel::kWarn, "still trying to reach the store at ", name, ": ", last.message);
         }
-        // Jitter spreads the ranks of a large job, which all start to knock at the same moment.
-        if (!random) random.emplace(std::random_device{}());
-        const std::chrono::milliseconds jittered(
-            std::uniform_int_distribution<std::int64_t>(pause / 2, pause * 3 / 2)(*random));
-        if (!interrupt::sleep(jittered, deadline)) interrupted(name);
-        pause = std::min(pause * 3 / 2, kLongestPauseMs);
+        if (!interrupt::sleep(pauses.next(), deadline)) interrupted(name);
     }
 }
 
