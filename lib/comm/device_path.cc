@@ -48,26 +48,25 @@ struct StreamWatch::Shared {
     struct Call {
         Deadline deadline;
         std::int64_t allowed_ms = 0;
-        std::string what;
+        Signature what{};
     };
     using Calls = std::list<Call>;
 
-    Calls::iterator begin_call(std::int64_t allowed_ms, std::string what) DDP_REQUIRES(mutex) {
-        return calls.insert(calls.end(),
-                            {Deadline::after_ms(allowed_ms), allowed_ms, std::move(what)});
+    Calls::iterator begin_call(std::int64_t allowed_ms, const Signature& what) DDP_REQUIRES(mutex) {
+        return calls.insert(calls.end(), {Deadline::after_ms(allowed_ms), allowed_ms, what});
     }
     bool idle() const DDP_REQUIRES(mutex) { return entries.empty() && calls.empty(); }
 
     void ask_until_stopped();
     // Both let go of the lock meanwhile.
     void ask(Lock& lock) DDP_REQUIRES(mutex) DDP_UNCHECKED_LOCKS;
-    ErrorInfo look(const std::vector<std::shared_ptr<Entry>>& running, std::string& what) const;
+    ErrorInfo look(const std::vector<std::shared_ptr<Entry>>& running, Signature& what) const;
     void watch_time_until_stopped();
-    void report(Lock& lock, const ErrorInfo& error, const std::string& what)
+    void report(Lock& lock, ErrorInfo error, const Signature& what)
         DDP_REQUIRES(mutex) DDP_UNCHECKED_LOCKS;
 
     std::function<void()> check;
-    std::function<void(const ErrorInfo&, const std::string&)> fail;
+    std::function<void(const ErrorInfo&, const Signature&)> fail;
     Mutex mutex;  // nobody calls the device with it
     Condition to_ask, to_time, answered;
     std::deque<std::shared_ptr<Entry>> entries DDP_GUARDED_BY(mutex);
@@ -80,7 +79,7 @@ struct StreamWatch::Shared {
 };
 
 StreamWatch::StreamWatch(std::function<void()> check,
-                         std::function<void(const ErrorInfo&, const std::string&)> fail)
+                         std::function<void(const ErrorInfo&, const Signature&)> fail)
     : shared_(std::make_shared<Shared>()) {
     shared_->check = std::move(check);
     shared_->fail = std::move(fail);
@@ -188,7 +187,7 @@ void StreamWatch::Shared::ask(Lock& lock) {
     std::vector<std::shared_ptr<Entry>> running, over;
     for (const auto& entry : asked) (ended(entry->end) ? over : running).push_back(entry);
     ErrorInfo error;
-    std::string what;
+    Signature what{};
     if (checked && !running.empty()) error = look(running, what);
 
     lock.lock();
@@ -211,7 +210,7 @@ void StreamWatch::Shared::ask(Lock& lock) {
 
 // The backend's error comes first: it knows more than that time has passed.
 ErrorInfo StreamWatch::Shared::look(const std::vector<std::shared_ptr<Entry>>& running,
-                                    std::string& what) const {
+                                    Signature& what) const {
     what = running.front()->what;
     try {
         check();
@@ -243,13 +242,15 @@ void StreamWatch::Shared::watch_time_until_stopped() {
                {DDP_ERROR_TIMEOUT, str("the device did not answer within ", late->allowed_ms,
                                        " ms; a thread of this process may be allocating memory, "
                                        "which can wait for kernels")},
-               std::string(late->what));
+               Signature(late->what));
     }
 }
 
-void StreamWatch::Shared::report(Lock& lock, const ErrorInfo& error, const std::string& what) {
+void StreamWatch::Shared::report(Lock& lock, ErrorInfo error, const Signature& what) {
     if (stopping || !std::exchange(checking, false)) return;
     lock.unlock();
+    error.bucket = what.bucket;
+    error.step = what.step;
     fail(error, what);
     lock.lock();
 }

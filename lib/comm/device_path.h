@@ -7,9 +7,9 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <string>
 #include <thread>
 
+#include "comm/signature.h"
 #include "comm/transport.h"
 #include "device/stream.h"
 #include "util/deadline.h"
@@ -29,14 +29,14 @@ public:
         EventPtr begin, end;  // of the operation on its stream
         std::int64_t timeout_ms = 0;
         std::shared_ptr<const void> memory;  // what it reads and writes
-        std::string what;                    // for messages
+        Signature what{};                    // for errors
         std::optional<Deadline> deadline;    // counted from when the device came to `begin`
     };
 
     // check: throws what has failed in the backend meanwhile. fail: is told once what went wrong,
     // on one of the watch's threads.
     StreamWatch(std::function<void()> check,
-                std::function<void(const ErrorInfo&, const std::string& what)> fail);
+                std::function<void(const ErrorInfo&, const Signature& what)> fail);
     ~StreamWatch();  // what has not ended by now is kept for ever
     StreamWatch(const StreamWatch&) = delete;
     StreamWatch& operator=(const StreamWatch&) = delete;
@@ -79,7 +79,7 @@ public:
         const DeviceStream& stream;
         const DeviceEvent& begin;  // where `stream` was when the collective was submitted
         std::shared_ptr<const void> memory;
-        std::string what;
+        const Signature& what;
     };
 
     explicit DevicePath(Config config);

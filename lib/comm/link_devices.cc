@@ -27,8 +27,8 @@ DevicePath& LinkDevices::path(const ddp_device& device) {
             [weak = std::weak_ptr(on_device_)] {
                 if (const auto transport = weak.lock()) transport->check_enqueued();
             },
-            [this, link = link_.weak_from_this()](const ErrorInfo& error, const std::string& what) {
-                if (const auto alive = link.lock()) fail_(error, what);
+            [this, link = link_.weak_from_this()](const ErrorInfo& error, const Signature& what) {
+                if (const auto alive = link.lock()) fail_(error, describe(what));
             });
     auto& path = paths_[{device.kind, device.index}];
     if (!path)
@@ -52,13 +52,15 @@ std::shared_ptr<std::byte> LinkDevices::allocate(std::size_t bytes, const Stream
             }};
 }
 
-void LinkDevices::check() {
+void LinkDevices::check(std::int64_t step) {
     link_.check();
     if (!on_device_) return;
     try {
         on_device_->check_enqueued();
     } catch (const Error& error) {
-        fail_(error.info(), "operations on a device");
+        ErrorInfo info = error.info();
+        info.step = step;
+        fail_(info, "operations on a device");
     }
     link_.check();
 }

@@ -29,9 +29,9 @@ public:
     // Memory on the stream's device, to be used in its order. Memory of the backend goes back to it
     // when the stream is done.
     std::shared_ptr<std::byte> allocate(std::size_t bytes, const StreamPtr& stream);
-    // Throws what broke the link, or the operations that have ended: streams go on without a result
-    // then.
-    void check();
+    // Throws what broke the link, or the operations of this step that have ended: streams go on
+    // without a result then.
+    void check(std::int64_t step);
     // Operations that are enqueued belong to other ranks as well: they are aborted only if they do
     // not end by themselves.
     void end();

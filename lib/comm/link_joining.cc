@@ -254,9 +254,9 @@ void LinkJoining::connect(const ddp_backend* backend) {
                         : ErrorInfo{DDP_ERROR_ABORTED, "the group was freed"};
         });
     auto devices = std::make_unique<LinkDevices>(
-        link_, transport, on_device,
-        [&link = link_](const ErrorInfo& error, const std::string& what) {
+        link_, transport, on_device, [&link = link_](ErrorInfo error, const std::string& what) {
             if (link.broken()) return;
+            if (!may_be_an_echo(error.code)) error = on_rank(link.rank(), std::move(error));
             Monitor* const monitor = link.monitor_.get();
             link.break_everywhere(monitor ? monitor->resolve(error, what) : error);
         });

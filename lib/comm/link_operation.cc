@@ -250,8 +250,7 @@ void LinkOperation::run_on_device() {
     const OpMemory& kept = tag_.memory;
     link_.devices_->path(collective_.device)
         .run(op_, division_,
-             {*tag_.order.stream, *submitted_, kept.enqueued ? kept.enqueued : kept.used,
-              describe(mine_)});
+             {*tag_.order.stream, *submitted_, kept.enqueued ? kept.enqueued : kept.used, mine_});
 }
 
 ErrorInfo LinkOperation::disagree(std::int32_t other) {
@@ -262,7 +261,7 @@ ErrorInfo LinkOperation::disagree(std::int32_t other) {
                            [this](std::int32_t context, std::int32_t param) {
                                return link_.contexts_.param_name(context, param);
                            }),
-         other, -1, tag_.facts.bucket, tag_.facts.step});
+         other, frozen_on_one(mine_, theirs_), tag_.facts.bucket, tag_.facts.step});
 }
 
 ErrorInfo LinkOperation::resolve(ErrorInfo error) {

@@ -1,5 +1,6 @@
 #include "comm/signature.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "comm/verdict.h"
@@ -93,8 +94,7 @@ std::string hint(const Side& a, const Side& b, const ParamName& name_of) {
         return "the ranks use the contexts of the group in a different order; every rank must "
                "create, commit, step and "
                "finalize them in the same order";
-    if (a.at.context == b.at.context && a.at.frozen != b.at.frozen)
-        return hint_for_frozen(a, b, name_of);
+    if (frozen_on_one(a.at, b.at) >= 0) return hint_for_frozen(a, b, name_of);
     if (a.at.step != b.at.step && a.at.step >= 0 && b.at.step >= 0) return hint_for_steps(a, b);
     if (a.at.purpose != b.at.purpose)
         return "the ranks call functions of libddp in a different order";
@@ -153,6 +153,12 @@ std::string describe_mismatch(const Signature& mine, std::int32_t my_rank, const
     };
     return str("ranks disagree: ", side(first), "; ", side(second), "; ",
                hint(first, second, param_name));
+}
+
+std::int32_t frozen_on_one(const Signature& a, const Signature& b) {
+    if (a.context != b.context || a.frozen == b.frozen) return -1;
+    return a.frozen < 0 || b.frozen < 0 ? std::max(a.frozen, b.frozen)
+                                        : std::min(a.frozen, b.frozen);
 }
 
 std::string advice_for(const Signature& signature) {

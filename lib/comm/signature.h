@@ -44,6 +44,9 @@ std::string describe_mismatch(const Signature& mine, std::int32_t my_rank, const
                               std::int32_t their_rank, std::string_view label,
                               const ParamName& param_name);
 
+// The first parameter that one of two ranks has frozen and the other has not; -1: none is known.
+std::int32_t frozen_on_one(const Signature& a, const Signature& b);
+
 // The advice where another rank did not come to this operation; empty, or to stand behind another
 // sentence.
 std::string advice_for(const Signature& signature);

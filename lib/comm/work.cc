@@ -236,8 +236,10 @@ bool Work::settle(const std::optional<Deadline>& deadline) {
         });
     check_queue();
     if (!done && !deadline)
-        fail(DDP_ERROR_TIMEOUT, device_name(stream_->device()),
-             ": the device did not finish an operation within ", settle_ms_, " ms");
+        throw Error({DDP_ERROR_TIMEOUT,
+                     str(device_name(stream_->device()),
+                         ": the device did not finish an operation within ", settle_ms_, " ms"),
+                     -1, -1, target_.bucket, target_.step});
     return done;
 }
 

@@ -253,7 +253,7 @@ void DeviceGradients::finish(Group& group, std::int64_t step, bool enqueue) {
         streams_.wait(group.timeout_ms(), [&group] { group.check_in_wait("a device"); });
         // Operations that are aborted end as well.
         for (std::size_t i = 0; i < group.link_count() && !streams_.empty(); ++i)
-            group.link(i)->devices().check();
+            group.link(i)->devices().check(step);
     } catch (const Error& error) {
         ErrorInfo info = on_rank(group.rank(), error.info());
         info.step = step;

@@ -175,6 +175,7 @@ TEST_P(ParticipationTest, WhatOnlyOneRankFreezesIsNamed) {
                     m.context.finalize();
                 });
                 EXPECT_EQ(facts.status, DDP_ERROR_MISMATCH);
+                EXPECT_EQ(facts.param, 1) << facts;
                 EXPECT_THAT(facts.message,
                             HasSubstr("parameter 'p1' is frozen on rank 1 and not on rank"));
             });

@@ -24,7 +24,8 @@
 
 namespace {
 
-std::atomic<bool> failing{false}, holding{false};
+std::atomic<ddp_status> failing{DDP_OK};
+std::atomic<bool> holding{false};
 std::atomic<long> runs{0}, runs_on_callers{0};
 std::mutex on_abort_mutex;
 std::function<void(int)> on_abort;
@@ -196,9 +197,10 @@ ddp_status check(void* transport, ddp_backend_failure* failure) {
         std::snprintf(failure->message, sizeof failure->message, "a rank has aborted");
         return DDP_ERROR_UNAVAILABLE;
     }
-    if (!failing) return DDP_OK;
-    std::snprintf(failure->message, sizeof failure->message, "the test pulled the plug");
-    return DDP_ERROR_UNAVAILABLE;
+    const ddp_status status = failing;
+    if (status != DDP_OK)
+        std::snprintf(failure->message, sizeof failure->message, "the test pulled the plug");
+    return status;
 }
 
 }  // namespace
@@ -226,8 +228,8 @@ void register_stream_backend() {
     (void)done;
 }
 
-void fail_stream_backend(bool fails) {
-    failing = fails;
+void fail_stream_backend(ddp_status status) {
+    failing = status;
 }
 
 void on_stream_backend_abort(std::function<void(int rank)> call) {

@@ -5,10 +5,12 @@
 
 #include <functional>
 
+#include "ddp/status.h"
+
 // Registers it once; call it before creating groups.
 void register_stream_backend();
-// From now on its `check` fails in every group that exists, until it is called with false.
-void fail_stream_backend(bool fails);
+// From now on its `check` returns this in every group that exists.
+void fail_stream_backend(ddp_status status);
 // From now on nobody returns from its `run` before the group is aborted, until this is called with
 // false.
 void hold_stream_backend(bool held);

@@ -96,6 +96,23 @@ TEST(Signature, OneCauseIsNamed) {
                 AllOf(HasSubstr("freeze or skip different parameters"), Not(HasSubstr("hook"))));
 }
 
+TEST(Signature, AParameterThatOneRankFreezesIsFound) {
+    const auto freezes = [](std::int32_t param) {
+        Signature s = bucket_of_step(3, 3);
+        s.frozen = param;
+        return s;
+    };
+    EXPECT_EQ(frozen_on_one(freezes(-1), freezes(-1)), -1);
+    EXPECT_EQ(frozen_on_one(freezes(2), freezes(2)), -1);
+    EXPECT_EQ(frozen_on_one(freezes(-1), freezes(2)), 2);
+    EXPECT_EQ(frozen_on_one(freezes(2), freezes(-1)), 2);
+    EXPECT_EQ(frozen_on_one(freezes(0), freezes(2)), 0);
+    EXPECT_EQ(frozen_on_one(freezes(2), freezes(0)), 0);
+    Signature other = freezes(2);
+    other.context = 1;
+    EXPECT_EQ(frozen_on_one(freezes(-1), other), -1) << "of another context";
+}
+
 TEST(Verdict, ARanksOwnErrorNamesItOnce) {
     const ErrorInfo named = on_rank(2, {DDP_ERROR_CALLBACK, "the hook failed"});
     EXPECT_EQ(named.rank, 2);
