@@ -74,14 +74,17 @@ bool OpenStep::is_plain(Group& group) const {
 }
 
 void OpenStep::commit(Group& group, std::int64_t number) {
-    const bool may_need_copies = !needs_copies_ && !parts_.averager_goes_back();
-    if (may_need_copies && !is_plain(group)) {
-        needs_copies_ = true;
-        log(LogLevel::kInfo, "step ", number,
-            " used the group between ddp_finalize and ddp_elastic_commit, where a rank may be "
-            "lost: each "
-            "step begins with a copy of the job's state from now on, of ",
-            bytes_of(parts_.state()), " bytes");
+    if (!needs_copies_ && !parts_.averager_goes_back()) {
+        const bool used = !is_plain(group);
+        needs_copies_ = used || (parts_.in_window() && has_results());
+        if (needs_copies_)
+            log(LogLevel::kInfo, "step ", number,
+                used ? " used the group between ddp_finalize and ddp_elastic_commit, where a rank "
+                       "may be lost: each step"
+                     : " had means of one context while another accumulates gradients, so a loss "
+                       "takes back more than one step: each window",
+                " begins with a copy of the job's state from now on, of ", bytes_of(parts_.state()),
+                " bytes");
     }
     begun_ = false;
     if (!parts_.in_window()) {
@@ -91,14 +94,6 @@ void OpenStep::commit(Group& group, std::int64_t number) {
         return;
     }
     ++window_steps_;
-    if (may_need_copies && !needs_copies_ && has_results()) {
-        needs_copies_ = true;
-        log(LogLevel::kInfo, "step ", number,
-            " had means of one context while another accumulates gradients, so a loss takes back "
-            "more than one "
-            "step: each window begins with a copy of the job's state from now on, of ",
-            bytes_of(parts_.state()), " bytes");
-    }
 }
 
 bool OpenStep::undo(Group& group) {
