@@ -10,6 +10,7 @@
 
 #include "comm/device_path.h"
 #include "comm/group.h"
+#include "comm/stream_watch.h"
 #include "comm/transport.h"
 
 namespace libddp {
