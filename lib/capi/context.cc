@@ -97,9 +97,8 @@ void warn_of_lone_group(std::int32_t job_world) {
     log(LogLevel::kWarn, "a context is on a group of 1 rank, and the launcher's job has ",
         job_world,
         ": nothing is averaged. The program gave the group rank 0 and world size 1; leave both out "
-        "to train with all "
-        "ranks of the job. To train alone without this warning, get the group from "
-        "ddp_group_split");
+        "to train with all ranks of the job. To train alone without this warning, get the group "
+        "from ddp_group_split");
 }
 
 constexpr std::int64_t kCheckInterval = 10;
@@ -153,8 +152,7 @@ ContextOptions read_options(const ddp_context_options* options, const Group& gro
     if (o.reduction == DDP_REDUCTION_SUM && (o.flags & DDP_CONTEXT_ACCUMULATE))
         fail_call(DDP_ERROR_INVALID_ARGUMENT,
                   "options->flags: DDP_CONTEXT_ACCUMULATE keeps a mean of earlier steps, but "
-                  "options->reduction is "
-                  "DDP_REDUCTION_SUM, which would add it once for each rank");
+                  "options->reduction is DDP_REDUCTION_SUM, which would add it once for each rank");
     if (o.rebuild_interval < 0)
         fail_call(DDP_ERROR_INVALID_ARGUMENT, "options->rebuild_interval is ", o.rebuild_interval,
                   "; it must not be negative");

@@ -52,10 +52,10 @@ T* require(T* pointer, const char* name) {
     if (!pointer) fail_call(DDP_ERROR_INVALID_ARGUMENT, name, " is NULL");
     if constexpr (requires { pointer->origin.inherited(); })
         if (pointer->origin.inherited())
-            fail_call(DDP_ERROR_INVALID_STATE, name,
-                      " belongs to the process that forked this one, and its threads and "
-                      "connections stayed there; "
-                      "create one in this process, or start it with exec or spawn");
+            fail_call(
+                DDP_ERROR_INVALID_STATE, name,
+                " belongs to the process that forked this one, and its threads and connections "
+                "stayed there; create one in this process, or start it with exec or spawn");
     return pointer;
 }
 

@@ -72,9 +72,8 @@ ddp_status ddp_hook_then(ddp_context* context, ddp_bucket_fn fn, void* user_data
         if (c.model().options.reducer.nonfinite == Nonfinite::kSkip)
             fail_call(DDP_ERROR_UNSUPPORTED,
                       "with DDP_CONTEXT_SKIP_NONFINITE ranks agree to skip a step after its last "
-                      "bucket, and the "
-                      "function would "
-                      "have updated the model by then; use DDP_CONTEXT_REFUSE_NONFINITE");
+                      "bucket, and the function would have updated the model by then; use "
+                      "DDP_CONTEXT_REFUSE_NONFINITE");
         c.set_hook(std::make_shared<ThenHook>(c.hook(), fn, owned(user_data, destroy),
                                               (flags & DDP_WORK_ANY_THREAD) != 0));
     });

@@ -99,8 +99,8 @@ ddp_status ddp_work_complete(ddp_work* work, ddp_status status, const char* mess
         Work& w = work_of(work);
         if (!w.is_user_completed())
             fail_call(DDP_ERROR_INVALID_STATE,
-                      "this work is an operation of libddp; only works of ddp_work_create "
-                      "are completed by the program");
+                      "this work is an operation of libddp; only works of ddp_work_create are "
+                      "completed by the program");
         ErrorInfo result;
         const bool known = status < DDP_OK && status >= kLastError;
         if (status != DDP_OK)

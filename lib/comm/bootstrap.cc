@@ -110,8 +110,7 @@ void check_ranks(std::int32_t rank, std::int32_t world) {
     if (world < 1)
         fail(DDP_ERROR_INVALID_ARGUMENT, "world_size is ", world,
              ", but a group has at least 1 rank (use ddp_group_options_init, which sets -1: take "
-             "it from the "
-             "environment)");
+             "it from the environment)");
     if (rank < 0 || rank >= world)
         fail(DDP_ERROR_INVALID_ARGUMENT, "rank is ", rank, ", but the ranks of a world of ", world,
              " are 0 to ", world - 1);
@@ -245,8 +244,8 @@ std::shared_ptr<Store> find_store(const GroupConfig& config) {
         if (job.store_uri.empty()) refuse_without_address(job);
         if (job.rank0_hosts_store && starts_with(job.store_uri, "tcp://"))
             fail(DDP_ERROR_UNSUPPORTED, "with the launcher ", job.launcher,
-                 " rank 0 runs the store, and the job would end with it; start "
-                 "the job with ddprun, or give the address of a store that outlives the ranks");
+                 " rank 0 runs the store, and the job would end with it; start the job with "
+                 "ddprun, or give the address of a store that outlives the ranks");
         store.uri = job.store_uri;
     }
     store.timeout_ms = config.timeout_ms;

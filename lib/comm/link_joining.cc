@@ -238,8 +238,7 @@ void LinkJoining::connect(const ddp_backend* backend) {
         if (!on_device || transport->has(DDP_BACKEND_ONE_THREAD | DDP_BACKEND_CALLER_THREAD))
             fail(DDP_ERROR_INVALID_ARGUMENT, "backend '", transport->name(),
                  "': capability DDP_BACKEND_DEVICE_ONLY needs DDP_BACKEND_CUDA, and excludes "
-                 "DDP_BACKEND_ONE_THREAD and "
-                 "DDP_BACKEND_CALLER_THREAD");
+                 "DDP_BACKEND_ONE_THREAD and DDP_BACKEND_CALLER_THREAD");
         host_setup.prefix = place.prefix + "net/host/";
         host_setup.options = "";
         transport = std::make_shared<Transport>(nullptr, std::move(host_setup));

@@ -58,8 +58,7 @@ ErrorInfo find_difference(const std::vector<Claim>& claims) {
             return {DDP_ERROR_MISMATCH,
                     str("ddp_group_round_robin: rank 0 and rank ", r,
                         " give different groups, or the same in another order; every rank must "
-                        "give the same groups in "
-                        "the same order"),
+                        "give the same groups in the same order"),
                     rank};
     }
     return {};

@@ -92,22 +92,20 @@ std::string hint(const Side& a, const Side& b, const ParamName& name_of) {
         return is_programs_own(a.at) ? hint_for_program(a, b) : hint_for_program(b, a);
     if (a.at.context != b.at.context && a.at.context >= 0 && b.at.context >= 0)
         return "the ranks use the contexts of the group in a different order; every rank must "
-               "create, commit, step and "
-               "finalize them in the same order";
+               "create, commit, step and finalize them in the same order";
     if (frozen_on_one(a.at, b.at) >= 0) return hint_for_frozen(a, b, name_of);
     if (a.at.step != b.at.step && a.at.step >= 0 && b.at.step >= 0) return hint_for_steps(a, b);
     if (a.at.purpose != b.at.purpose)
         return "the ranks call functions of libddp in a different order";
     if (a.at.plan != b.at.plan && a.at.purpose == Purpose::kAverage)
         return "the ranks have different outer optimizers, or only some of them loaded its state; "
-               "every rank must call "
-               "ddp_averager_set_outer with the same options, and load the state";
+               "every rank must call ddp_averager_set_outer with the same options, and load the "
+               "state";
     if (a.at.hook != b.at.hook)
         return "the ranks have different communication hooks, or give the hook different options";
     if (a.at.plan != b.at.plan)
         return "the ranks freeze or skip different parameters; every rank must give ddp_set_frozen "
-               "and "
-               "ddp_skip_params the same ones";
+               "and ddp_skip_params the same ones";
     if (a.at.kind != b.at.kind || a.at.bucket != b.at.bucket)
         return "the ranks call collectives in a different order";
     if (a.at.device != b.at.device)

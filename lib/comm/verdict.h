@@ -20,8 +20,7 @@ ErrorInfo decode_verdict(std::string_view text);
 // sentence.
 inline constexpr const char* kUnevenInputs =
     "; if it ran out of inputs before the others, create the contexts with DDP_CONTEXT_JOIN and "
-    "call ddp_join after "
-    "the loop";
+    "call ddp_join after the loop";
 
 // Whether a transport may fail in this way because of what happened to another rank.
 constexpr bool may_be_an_echo(ddp_status code) {

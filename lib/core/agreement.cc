@@ -90,8 +90,7 @@ bool is_reversed(const std::string& line, const std::string& other) {
         if (reversed)
             text +=
                 "; the extents are those of the other in reverse: shapes are row-major (C, NumPy), "
-                "so give those of a "
-                "column-major array (Julia, Fortran) from the last to the first";
+                "so give those of a column-major array (Julia, Fortran) from the last to the first";
         ErrorInfo error{DDP_ERROR_MISMATCH, text, first};
         if (of_param) error.param = static_cast<std::int32_t>(i) - 1;  // line 0 is the header
         throw Error(error);
@@ -135,12 +134,12 @@ void agree_on_plan(Group& group, const OpTag& of, std::uint64_t hash) {
     auto all = gather<std::uint64_t>(group, of.with(Purpose::kPlan), {hash});
     for (std::size_t r = 0; r < all.size(); ++r)
         if (all[r] != all[0])
-            throw Error(group.break_everywhere(
-                {DDP_ERROR_MISMATCH,
-                 str("rank ", r,
-                     " made another bucket plan than rank 0 from the same parameters; "
-                     "do all ranks run the same libddp?"),
-                 static_cast<std::int32_t>(r)}));
+            throw Error(
+                group.break_everywhere({DDP_ERROR_MISMATCH,
+                                        str("rank ", r,
+                                            " made another bucket plan than rank 0 from the same "
+                                            "parameters; do all ranks run the same libddp?"),
+                                        static_cast<std::int32_t>(r)}));
 }
 
 std::vector<std::int32_t> agree_on_neighbours(Group& group, const OpTag& of,

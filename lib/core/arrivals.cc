@@ -173,8 +173,7 @@ void Arrivals::refuse(std::int32_t param, const ParamState& s, std::int32_t call
     else if (!expected)
         why =
             "was not used in the first synced step, and with DDP_CONTEXT_STATIC_GRAPH the graph "
-            "may not change; use "
-            "DDP_CONTEXT_FIND_UNUSED";
+            "may not change; use DDP_CONTEXT_FIND_UNUSED";
     else if (calls >= Announcement::kClosed)
         why = "was given to ddp_mark_unused before";
     else if (s.uses > 1)
@@ -182,8 +181,7 @@ void Arrivals::refuse(std::int32_t param, const ParamState& s, std::int32_t call
     else
         why =
             "was announced twice; announce it once it is complete, and call ddp_finalize at the "
-            "end of the backward "
-            "pass";
+            "end of the backward pass";
     const std::int64_t step = parts_.totals.steps;
     throw CallError({expected ? DDP_ERROR_INVALID_STATE : DDP_ERROR_MISMATCH,
                      str("step ", step, ": the gradient of '", name(param), "' ", why), -1, param,
@@ -322,11 +320,11 @@ void Arrivals::report_missing(const std::vector<std::int32_t>& missing) const {
         names += str(" and ", missing.size() - kNamedParams, " more");
     const char* advice =
         parts_.model.options.reducer.static_graph
-            ? "; they were used in the first synced step, and with "
-              "DDP_CONTEXT_STATIC_GRAPH the graph may not change"
+            ? "; they were used in the first synced step, and with DDP_CONTEXT_STATIC_GRAPH the "
+              "graph may not change"
         : never_announced
-            ? "; freeze parameters that are not trained (ddp_set_frozen), and if a step may "
-              "use some parameters only, create the context with DDP_CONTEXT_FIND_UNUSED"
+            ? "; freeze parameters that are not trained (ddp_set_frozen), and if a step may use "
+              "some parameters only, create the context with DDP_CONTEXT_FIND_UNUSED"
             : "";
     const std::int64_t step = parts_.totals.steps;
     ErrorInfo error{

@@ -190,9 +190,8 @@ void Context::discard_step() {
             throw CallError({DDP_ERROR_UNSUPPORTED,
                              str("rank ", attendance_.joined(),
                                  " is in ddp_join, and cannot discard the step with the others; "
-                                 "end it with ddp_finalize, and "
-                                 "give zeros where there is no gradient, or create the context "
-                                 "with DDP_CONTEXT_SKIP_NONFINITE"),
+                                 "end it with ddp_finalize, and give zeros where there is no "
+                                 "gradient, or create the context with DDP_CONTEXT_SKIP_NONFINITE"),
                              attendance_.joined()});
         reducer.results().discard();
     });

@@ -102,8 +102,7 @@ void DeviceGradients::require_copyable(std::int32_t param, const Gradient& gradi
         {DDP_ERROR_UNSUPPORTED,
          str("'", table_[param].name, "' is on ", device_name(gradient.streams->device()),
              ", where only the program knows the stream; copy the gradient to desc.grad or "
-             "ddp_grad_view there, and "
-             "call ddp_grad_ready_on"),
+             "ddp_grad_view there, and call ddp_grad_ready_on"),
          -1, param});
 }
 

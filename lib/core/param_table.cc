@@ -121,8 +121,8 @@ void ParamTable::check_device(const Param& p, const char* kind) const {
     require_device(p.device, str(kind, " '", p.name, "'"));
     if (!is_cpu(p.device) && p.alone())
         fail(DDP_ERROR_UNSUPPORTED, kind, " '", p.name,
-             "': flags: DDP_PARAM_SPARSE and DDP_PARAM_FACTORED are for "
-             "memory of the CPU, and this is on ",
+             "': flags: DDP_PARAM_SPARSE and DDP_PARAM_FACTORED are for memory of the CPU, and "
+             "this is on ",
              device_name(p.device));
     for (auto [memory, field] : {std::pair{p.data, "data"}, std::pair{p.grad, "grad"},
                                  std::pair{p.in_place.memory, "grad"}}) {

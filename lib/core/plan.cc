@@ -220,8 +220,7 @@ void check_bucket(const std::vector<std::int32_t>& bucket, std::size_t index,
             fail_call(DDP_ERROR_INVALID_ARGUMENT, "bucket ", index, " of the plan holds '",
                       table[bucket[i - 1]].name, "' and '", p.name,
                       "'; a bucket that is reduced in place holds gradients that follow each other "
-                      "in memory, on every "
-                      "rank and in this order");
+                      "in memory, on every rank and in this order");
         if (p.dtype != first.dtype || p.device.kind != first.device.kind ||
             p.device.index != first.device.index)
             fail_call(DDP_ERROR_INVALID_ARGUMENT, "bucket ", index, " of the plan holds '",
@@ -278,8 +277,7 @@ std::vector<std::vector<std::int32_t>> plan_from_text(const std::string& text,
         !json["buckets"].is_array())
         fail_call(DDP_ERROR_INVALID_ARGUMENT,
                   "text is no plan; it must be an object with \"libddp_plan\" and a list "
-                  "\"buckets\", as ddp_plan_save "
-                  "makes it");
+                  "\"buckets\", as ddp_plan_save makes it");
     if (json["libddp_plan"] != kPlanVersion)
         fail_call(DDP_ERROR_INVALID_ARGUMENT, "the plan has version ",
                   describe(json["libddp_plan"]), "; this library reads version ", kPlanVersion);

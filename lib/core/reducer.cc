@@ -262,8 +262,8 @@ void Reducer::leave_group(Group& next) {
     throw Error(next.break_everywhere(
         {DDP_ERROR_ABORTED,
          str("rank ", next.rank(),
-             " cannot take its context to another group, because something may still "
-             "write into gradients that are reduced in place: ",
+             " cannot take its context to another group, because something may still write into "
+             "gradients that are reduced in place: ",
              why, "; free the context, and make another with gradients in other memory"),
          next.rank()}));
 }

@@ -24,8 +24,7 @@ Phase ReducerParts::begin_step() {
     if (model.options.reducer.needs_begin && !step->begin.told)
         fail_call(DDP_ERROR_INVALID_STATE, "step ", totals.steps,
                   " has not begun; with DDP_CONTEXT_JOIN or DDP_REDUCTION_WEIGHTED_MEAN every step "
-                  "starts with "
-                  "ddp_step_begin");
+                  "starts with ddp_step_begin");
     Phase expected = Phase::kIdle;
     const bool synced = step->begin.told ? step->begin.sync : sync;
     const Phase wanted = synced ? Phase::kFilling : Phase::kFillingLocal;

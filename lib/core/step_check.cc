@@ -94,8 +94,7 @@ std::optional<ErrorInfo> StepCheck::examine(std::int32_t param, const void* grad
             DDP_ERROR_INVALID_STATE,
             str("step ", step, ": the gradient of '", p.name, "' was written on rank ", rank,
                 " after it was announced, so that the mean is not that of the gradients. Announce "
-                "it after the last "
-                "write, and leave it alone until ddp_finalize returns",
+                "it after the last write, and leave it alone until ddp_finalize returns",
                 p.uses > 1 ? "" : "; if several layers share it, register it with `uses`"),
             rank,
             param,
@@ -106,8 +105,7 @@ std::optional<ErrorInfo> StepCheck::examine(std::int32_t param, const void* grad
             DDP_ERROR_MISSING_GRADIENT,
             str("step ", step, ": the gradient of '", p.name, "' was announced on rank ", rank,
                 ", but nobody has written it: it still is the result of the step before. Write the "
-                "gradient of "
-                "each step to ",
+                "gradient of each step to ",
                 p.grad ? "desc.grad"
                        : "its view (ddp_grad_view, again when ddp_layout_generation has changed)",
                 ", or give it to ddp_put"),

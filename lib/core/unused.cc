@@ -54,10 +54,9 @@ void Unused::warn_of_leftover(std::int32_t param, const Gradient& gradient, std:
     log(LogLevel::kWarn, "rank ", rank, ", step ", step, ": the gradient of '",
         model_.table[param].name,
         "' is unused on this rank, so it counts as zero, although it holds the mean of an earlier "
-        "step. If the program "
-        "adds to gradients over several synced steps, create the context with the option "
-        "accumulate "
-        "(DDP_CONTEXT_ACCUMULATE in C); otherwise set them to zero to silence this");
+        "step. If the program adds to gradients over several synced steps, create the context with "
+        "the option accumulate (DDP_CONTEXT_ACCUMULATE in C); otherwise set them to zero to "
+        "silence this");
 }
 
 void Unused::on_result(std::int32_t param, const Gradient&, bool wanted) {

@@ -120,21 +120,19 @@ ErrorInfo ValueCheck::describe(const std::vector<std::uint64_t>& hashes,
                                  : str(" and of ", others, " more ",
                                        buffers_ ? "tensor" : "parameter", others == 1 ? "" : "s");
     const bool tie = 2 * first[0].size() <= ranks.size();
-    return {DDP_ERROR_MISMATCH,
-            str("step ", step, ": the values of ", is_param ? "'" : "the buffer '", name, "'", more,
-                " differ between ranks: ", ranks_text(odd), odd.size() == 1 ? " has" : " have",
-                " others than ", ranks_text(first[0]),
-                tie ? "; with no majority nobody can tell which are right" : "",
-                ". Ranks that begin alike and apply the same gradients stay alike: look for an "
-                "update before "
-                "ddp_finalize, for "
-                "random numbers or hyperparameters of a rank's own, for values that were loaded on "
-                "one rank only, and "
-                "for memory that is damaged"),
-            tie ? -1 : odd.front(),
-            is_param ? entry : -1,
-            -1,
-            step};
+    return {
+        DDP_ERROR_MISMATCH,
+        str("step ", step, ": the values of ", is_param ? "'" : "the buffer '", name, "'", more,
+            " differ between ranks: ", ranks_text(odd), odd.size() == 1 ? " has" : " have",
+            " others than ", ranks_text(first[0]),
+            tie ? "; with no majority nobody can tell which are right" : "",
+            ". Ranks that begin alike and apply the same gradients stay alike: look for an update "
+            "before ddp_finalize, for random numbers or hyperparameters of a rank's own, for "
+            "values that were loaded on one rank only, and for memory that is damaged"),
+        tie ? -1 : odd.front(),
+        is_param ? entry : -1,
+        -1,
+        step};
 }
 
 }  // namespace libddp

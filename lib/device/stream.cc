@@ -95,8 +95,8 @@ void DeviceStream::refuse_capture(void* stream) const {
                 &capturing);
     if (capturing)
         fail_call(DDP_ERROR_INVALID_STATE, "the stream of ", device_name(device_),
-                  " is being captured into a graph, which cannot hold libddp's communication; "
-                  "end the capture first, and call libddp between graphs");
+                  " is being captured into a graph, which cannot hold libddp's communication; end "
+                  "the capture first, and call libddp between graphs");
 }
 
 EventPtr DeviceStream::record(void* stream) const {

@@ -134,12 +134,10 @@ void AppliedSteps::require_known(const Roster& roster) const {
     if (!unknown || known >= count) return;
     fail_call(DDP_ERROR_INVALID_STATE, "step ", count,
               " had its mean gradients and was not committed, so it may be in the values or not, "
-              "and no rank knows: steps "
-              "before called nothing between ddp_finalize and ddp_elastic_commit, and so no copy "
-              "of the state was kept. "
-              "Begin again from a checkpoint. Commit each step that was finalized, also one that "
-              "is left out, and call "
-              "collectives before ddp_finalize or after ddp_elastic_commit");
+              "and no rank knows: steps before called nothing between ddp_finalize and "
+              "ddp_elastic_commit, and so no copy of the state was kept. Begin again from a "
+              "checkpoint. Commit each step that was finalized, also one that is left out, and "
+              "call collectives before ddp_finalize or after ddp_elastic_commit");
 }
 
 // The state arrives in memory of its own first: if the group breaks meanwhile, this rank still has

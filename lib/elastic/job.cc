@@ -119,8 +119,8 @@ bool ElasticJob::may_meet() {
     if (++waits_ == kLongWindow)
         log(LogLevel::kWarn, "step ", applied_.count, ": since ", kLongWindow,
             " steps a rank waits to join or to leave. Ranks do so after a step in which every "
-            "context of the job is "
-            "synced that has accumulated gradients; let their unsynced steps end together");
+            "context of the job is synced that has accumulated gradients; let their unsynced steps "
+            "end together");
     return false;
 }
 

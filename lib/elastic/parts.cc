@@ -29,9 +29,8 @@ void JobParts::add_averager(Averager& averager) {
     if (!averager.has_outer())
         fail_call(DDP_ERROR_INVALID_STATE,
                   "the averager has no outer optimizer, so there is nothing to go back to when a "
-                  "rank is lost; call "
-                  "ddp_averager_set_outer. DDP_OUTER_SGD with learning_rate 1 and momentum 0 is "
-                  "the plain average");
+                  "rank is lost; call ddp_averager_set_outer. DDP_OUTER_SGD with learning_rate 1 "
+                  "and momentum 0 is the plain average");
     if (averager_)
         fail_call(DDP_ERROR_UNSUPPORTED, "the job has an averager; it has no more than one");
     averager_ = &averager;

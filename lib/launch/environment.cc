@@ -144,10 +144,9 @@ std::optional<Variable> Discovery::find(Names names) const {
 [[noreturn]] void refuse_forgotten_srun(const std::string& size) {
     fail(DDP_ERROR_INVALID_ARGUMENT, "env://: ", size,
          ", but srun did not start this process: SLURM_STEP_NUM_TASKS is not set. It is the batch "
-         "script or a child of "
-         "it, and the other ranks would never come. In the script, start the program with srun, or "
-         "with ddprun, "
-         "torchrun or mpirun. If it is to train alone, unset SLURM_PROCID");
+         "script or a child of it, and the other ranks would never come. In the script, start the "
+         "program with srun, or with ddprun, torchrun or mpirun. If it is to train alone, unset "
+         "SLURM_PROCID");
 }
 
 Variable Discovery::require(const Launcher& launcher, Names names, const Variable& mark) const {
@@ -159,11 +158,9 @@ Variable Discovery::require(const Launcher& launcher, Names names, const Variabl
     if (mark.name == "JOB_COMPLETION_INDEX")
         fail(DDP_ERROR_INVALID_ARGUMENT, "env://: JOB_COMPLETION_INDEX=", mark.value,
              " is set, so this is a pod of an Indexed Job of Kubernetes, but nothing tells how "
-             "many pods train "
-             "together: set WORLD_SIZE to the Job's completions, and MASTER_ADDR and MASTER_PORT "
-             "to the first pod's "
-             "name and a free port (docs/kubernetes.md). If each pod trains alone, set RANK=0 and "
-             "WORLD_SIZE=1");
+             "many pods train together: set WORLD_SIZE to the Job's completions, and MASTER_ADDR "
+             "and MASTER_PORT to the first pod's name and a free port (docs/kubernetes.md). If "
+             "each pod trains alone, set RANK=0 and WORLD_SIZE=1");
     fail(DDP_ERROR_INVALID_ARGUMENT, "env://: ", mark.name,
          " is set, so the launcher is taken for '", launcher.name, "', but ",
          each_of(names).front(), " is not set");
@@ -279,12 +276,12 @@ std::string Discovery::smaller_than_outside(const Launcher& launcher,
         const auto count = find(outside.count);
         if (!count || launcher.name == std::string_view(outside.launcher)) continue;
         if (parse_int(count->value, 1, INT32_MAX, count->name) <= job.world_size) continue;
-        return str("the launcher '", launcher.name, "' says that this job has ", job.world_size,
-                   " rank(s), but it runs inside of ", count->value, " tasks of '",
-                   outside.launcher, "' (", count->name,
-                   "). If each task started a launcher of its own, each trains a model of its own. "
-                   "If all are to train "
-                   "one, tell the launcher the number of nodes and where node 0 is");
+        return str(
+            "the launcher '", launcher.name, "' says that this job has ", job.world_size,
+            " rank(s), but it runs inside of ", count->value, " tasks of '", outside.launcher,
+            "' (", count->name,
+            "). If each task started a launcher of its own, each trains a model of its own. If all "
+            "are to train one, tell the launcher the number of nodes and where node 0 is");
     }
     return "";
 }
@@ -378,14 +375,12 @@ JobEnvironment Discovery::run() {
     if (const auto lonely = find(kWithRank))
         fail(DDP_ERROR_INVALID_ARGUMENT, "env://: ", lonely->name,
              " is set, but nothing tells this process's rank: set RANK and WORLD_SIZE as well, or "
-             "start the program "
-             "with ddprun, torchrun, mpirun or srun, or unset ",
+             "start the program with ddprun, torchrun, mpirun or srun, or unset ",
              lonely->name);
     fail(DDP_ERROR_NOT_FOUND,
          "env://: the environment does not tell this process's rank. Start the program with "
-         "ddprun, torchrun, mpirun "
-         "or srun, or set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT (ddprun -n 2 ./program "
-         "does it all)");
+         "ddprun, torchrun, mpirun or srun, or set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT "
+         "(ddprun -n 2 ./program does it all)");
 }
 
 }  // namespace
@@ -416,8 +411,7 @@ void refuse_without_address(const JobEnvironment& job) {
     fail(DDP_ERROR_INVALID_ARGUMENT, "env://: the launcher '", job.launcher, "' tells rank ",
          job.rank, " of ", job.world_size,
          ", but not where rank 0 is: set MASTER_ADDR and MASTER_PORT to rank 0's host and a free "
-         "port, or DDP_STORE to "
-         "tcp://host:port");
+         "port, or DDP_STORE to tcp://host:port");
 }
 
 JobEnvironment discover_environment(const GetEnv& get) {

@@ -75,8 +75,8 @@ std::string user_secret(const GetEnv& get) {
         "no folder can keep a secret of this user, by which ranks on one machine know each other: ",
         faults,
         ". Set XDG_RUNTIME_DIR to a folder of this user with mode 0700, or DDP_SECRET_FILE or "
-        "DDP_SECRET for every "
-        "rank. DDP_INSECURE=1 does without a secret. See docs/ddprun.md, \"The job secret\"");
+        "DDP_SECRET for every rank. DDP_INSECURE=1 does without a secret. See docs/ddprun.md, "
+        "\"The job secret\"");
 }
 
 }  // namespace libddp

@@ -64,14 +64,12 @@ std::string beyond_loopback(const HostAndPort& at, const std::string& store,
          " needs a job secret of at least ", kShortestSecret, " bytes: ", why, ". ",
          has_none ? "There is no secret" : "The secret is shorter",
          ", so other machines could join. Make one secret and give it to every rank, for example "
-         "with: export "
-         "DDP_SECRET=$(head -c 32 /dev/urandom | base64 -w0). DDP_SECRET_FILE may name a file with "
-         "it instead. If all "
-         "ranks are on one machine, let them meet at 127.0.0.1 instead of ",
+         "with: export DDP_SECRET=$(head -c 32 /dev/urandom | base64 -w0). DDP_SECRET_FILE may "
+         "name a file with it instead. If all ranks are on one machine, let them meet at 127.0.0.1 "
+         "instead of ",
          host,
          " (MASTER_ADDR; torchrun: --local-addr). DDP_INSECURE=1 does without a secret. See "
-         "docs/ddprun.md, \"The job "
-         "secret\"");
+         "docs/ddprun.md, \"The job secret\"");
 }
 
 void warn_once(const StoreConfig& config, bool has_none) {
@@ -80,8 +78,7 @@ void warn_once(const StoreConfig& config, bool has_none) {
     log(LogLevel::kWarn, "the store at ", config.uri, " is used ",
         has_none ? "without a job secret" : "with a short job secret",
         ", as this program or DDP_INSECURE asks: any process that reaches its address can join the "
-        "job, and read and "
-        "change what ranks exchange");
+        "job, and read and change what ranks exchange");
 }
 
 }  // namespace
@@ -111,16 +108,14 @@ void require_protection(const StoreConfig& config, const EtcdAddress& etcd,
             if (!told.test_and_set())
                 log(LogLevel::kWarn, "the store at ", config.uri,
                     " is used without TLS, as this program or DDP_INSECURE asks: whoever is on the "
-                    "way can read and "
-                    "change what ranks exchange, passwords among it");
+                    "way can read and change what ranks exchange, passwords among it");
             return;
         }
         fail(DDP_ERROR_PERMISSION_DENIED, "the store at ", config.uri, " needs TLS: ", why,
              ", so others on the network could read and change what ranks exchange. Write etcds:// "
-             "and, where the "
-             "system does not know the authority of etcd's certificate, ?cacert=FILE. "
-             "DDP_INSECURE=1 does without TLS. "
-             "See docs/ddprun.md, \"A store on etcd\"");
+             "and, where the system does not know the authority of etcd's certificate, "
+             "?cacert=FILE. DDP_INSECURE=1 does without TLS. See docs/ddprun.md, \"A store on "
+             "etcd\"");
     }
 }
 

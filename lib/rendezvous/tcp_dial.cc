@@ -83,15 +83,13 @@ std::unique_ptr<wire::Channel> dial(const SocketAddress& address, const wire::Ke
                     "what listens there is not a libddp store; check host and port"};
     } catch (const Error& error) {
         if (error.info().code != DDP_ERROR_PERMISSION_DENIED) throw;
-        throw Final{DDP_ERROR_PERMISSION_DENIED,
-                    str("the server has another job secret. Either it belongs to another job, so "
-                        "that this one needs a "
-                        "port of its own (MASTER_PORT), or the ranks of this job have different "
-                        "secrets: set the same "
-                        "DDP_SECRET or DDP_SECRET_FILE for every rank. Without one, a process has "
-                        "the secret of its "
-                        "user and of its launcher's job (",
-                        error.what(), ")")};
+        throw Final{
+            DDP_ERROR_PERMISSION_DENIED,
+            str("the server has another job secret. Either it belongs to another job, so that this "
+                "one needs a port of its own (MASTER_PORT), or the ranks of this job have "
+                "different secrets: set the same DDP_SECRET or DDP_SECRET_FILE for every rank. "
+                "Without one, a process has the secret of its user and of its launcher's job (",
+                error.what(), ")")};
     }
     const std::uint32_t version = decode_version(receive(*channel, kVersionSize, deadline));
     if (version != kProtocolVersion)
@@ -193,8 +191,7 @@ std::unique_ptr<wire::Channel> connect_to_server(const std::string& host, int po
                  "the store at ", name, " was not reached within ", waited_ms(),
                  " ms: ", last.message,
                  ". Check that the process that hosts it (rank 0 or the launcher) runs, that host "
-                 "and port are right, "
-                 "and that no firewall is between");
+                 "and port are right, and that no firewall is between");
         if (!told && waited_ms() > kSilenceMs) {
             told = true;
             log(LogLevel::kWarn, "still trying to reach the store at ", name, ": ", last.message);

@@ -19,16 +19,14 @@ std::string host_id() {
         if (lacks_descriptors(errno)) cannot_start("the search for ranks of this host", errno);
         fail(DDP_ERROR_UNSUPPORTED,
              "/proc/sys/kernel/random/boot_id cannot be read: is /proc mounted? Set DDP_HOST_ID to "
-             "the same text on "
-             "all ranks of a host, or choose backend tcp");
+             "the same text on all ranks of a host, or choose backend tcp");
     }
     char name[64];
     const auto length = readlink("/proc/self/ns/net", name, sizeof name);
     if (length <= 0)
         fail(DDP_ERROR_UNSUPPORTED,
              "/proc/self/ns/net cannot be read: is /proc mounted? Set DDP_HOST_ID to the same text "
-             "on all ranks of a "
-             "host, or choose backend tcp");
+             "on all ranks of a host, or choose backend tcp");
     return boot + " " + std::string(name, static_cast<std::size_t>(length));
 }
 

@@ -81,8 +81,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
 // the process. libFuzzer's limit is above (-malloc_limit_mb).
 extern "C" const char* __asan_default_options() {
     return "detect_leaks=1:strict_string_checks=1:allocator_may_return_null=1:max_allocation_size_"
-           "mb=64:"
-           "quarantine_size_mb=16:malloc_context_size=5";
+           "mb=64:quarantine_size_mb=16:malloc_context_size=5";
 }
 #define FOR_ALL_LIBRARIES __attribute__((visibility("default")))
 FOR_ALL_LIBRARIES void* operator new(std::size_t size) {

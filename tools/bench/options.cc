@@ -75,13 +75,12 @@ void add_job_options(CLI::App* command, Options& options) {
 }
 
 CLI::App* add_allreduce(CLI::App& app, Options& options) {
-    CLI::App* command =
-        app.add_subcommand("allreduce",
-                           "Times ddp_allreduce, in place, for each size, cut into as many pieces "
-                           "as there are --groups; several backends "
-                           "side by side. On one host also limit_ms, what this machine needs for "
-                           "the memory traffic alone, and fraction = "
-                           "limit_ms / median_ms. tail is the 99th percentile / median_ms");
+    CLI::App* command = app.add_subcommand(
+        "allreduce",
+        "Times ddp_allreduce, in place, for each size, cut into as many pieces as there are "
+        "--groups; several backends side by side. On one host also limit_ms, what this machine "
+        "needs for the memory traffic alone, and fraction = limit_ms / median_ms. tail is the 99th "
+        "percentile / median_ms");
     add_job_options(command, options);
     command->get_option("--backend")
         ->delimiter(',')
@@ -99,8 +98,7 @@ CLI::App* add_allreduce(CLI::App& app, Options& options) {
     command
         ->add_option("--pieces", options.pieces,
                      "Cut each size into so many allreduces, which are under way together. The "
-                     "default is one for each "
-                     "of the --groups")
+                     "default is one for each of the --groups")
         ->check(CLI::Range(1, 1000000));
     command->add_option("--dtype", options.dtype, "Element type")
         ->check(CLI::IsMember({"f16", "bf16", "f32", "f64", "i32", "i64", "u8"}))
@@ -112,18 +110,16 @@ void add_model_option(CLI::App* command, Options& options) {
     command
         ->add_option("--model", options.model,
                      "resnet50, vgg16, bert-base, bert-large, NxM (N parameters of M floats), or a "
-                     "file of lines 'name dim "
-                     "dim ... @uses'; uses: "
-                     "how often each element is multiplied for one input, 1 if left out")
+                     "file of lines 'name dim dim ... @uses'; uses: how often each element is "
+                     "multiplied for one input, 1 if left out")
         ->capture_default_str();
 }
 
 CLI::App* add_replay(CLI::App& app, Options& options) {
-    CLI::App* command =
-        app.add_subcommand("replay",
-                           "Writes a model's gradients in the order of a backward pass and has "
-                           "them averaged; beside it, in the same "
-                           "minute, the same loop without libddp (local_ms), on all ranks at once");
+    CLI::App* command = app.add_subcommand(
+        "replay",
+        "Writes a model's gradients in the order of a backward pass and has them averaged; beside "
+        "it, in the same minute, the same loop without libddp (local_ms), on all ranks at once");
     add_job_options(command, options);
     command->get_option("--backend")->expected(1);
     add_model_option(command, options);
@@ -140,14 +136,12 @@ CLI::App* add_replay(CLI::App& app, Options& options) {
                       "pass on a GPU does");
     command->add_flag("--without-overlap", options.without_overlap,
                       "Also run the loop with all gradients announced after the backward pass, in "
-                      "turns with the other, and "
-                      "print without_overlap_ms");
+                      "turns with the other, and print without_overlap_ms");
     command
         ->add_option("--sync-every", options.sync_every,
                      "Also run loops that average gradients in one of N steps, for each N of this "
-                     "list, separated by "
-                     "commas, in turns "
-                     "with the other, and print sync_every_N_ms, the mean time of N steps")
+                     "list, separated by commas, in turns with the other, and print "
+                     "sync_every_N_ms, the mean time of N steps")
         ->delimiter(',')
         ->check(CLI::Range(1, 1000));
     command->add_flag("--find-unused", options.find_unused,
@@ -159,37 +153,34 @@ CLI::App* add_replay(CLI::App& app, Options& options) {
     command->add_option("--hook-options", options.hook_options,
                         "key=value,key=value, as in ddp_use_hook");
     command
-        ->add_option("--device", options.device,
-                     "cpu, cuda or cuda:N: where gradients lie; ranks take the GPUs from N on in "
-                     "turn. On a GPU: "
-                     "--compute-ms is about its time, and gradients are written again and again as "
-                     "long; --find-unused "
-                     "does not count; cpu_ms is this process's until everything is enqueued, less "
-                     "that of the backward "
-                     "pass alone, "
-                     "and enqueue_ms how long that takes; of both the median of rank 0's steps")
+        ->add_option(
+            "--device", options.device,
+            "cpu, cuda or cuda:N: where gradients lie; ranks take the GPUs from N on in turn. On a "
+            "GPU: --compute-ms is about its time, and gradients are written again and again as "
+            "long; --find-unused does not count; cpu_ms is this process's until everything is "
+            "enqueued, less that of the backward pass alone, and enqueue_ms how long that takes; "
+            "of both the median of rank 0's steps")
         ->capture_default_str();
-    command->add_option("--trace", options.trace,
-                        "Also run three steps in which everything is timed, by the GPU's clock "
-                        "where gradients are there, "
-                        "write rank 0's to this file for chrome://tracing or Perfetto, and print "
-                        "comm_ms, how long buckets "
-                        "were on their way in a step, and overlap, the share of that in which its "
-                        "backward pass ran");
+    command->add_option(
+        "--trace", options.trace,
+        "Also run three steps in which everything is timed, by the GPU's clock where gradients are "
+        "there, write rank 0's to this file for chrome://tracing or Perfetto, and print comm_ms, "
+        "how long buckets were on their way in a step, and overlap, the share of that in which its "
+        "backward pass ran");
     command->add_flag("--copy,!--view", options.copy,
                       "Gradients lie in the trainer's own memory (--copy), or in libddp's buckets "
                       "(--view, default)");
     // These options print a row for each bucket size.
-    for (CLI::Option* option : {command
-                                    ->add_option("--also-mb", options.also_mb,
-                                                 "Also run the loop with these bucket sizes in "
-                                                 "MiB, in turns with the other: a row for each")
-                                    ->delimiter(',')
-                                    ->check(CLI::Range(1e-6, 65536.0)),
-                                command->add_flag("--autotune", options.autotune,
-                                                  "Also run the loop with DDP_CONTEXT_AUTOTUNE, "
-                                                  "which first finds a bucket size, in turns "
-                                                  "with the others: a row")})
+    for (CLI::Option* option :
+         {command
+              ->add_option("--also-mb", options.also_mb,
+                           "Also run the loop with these bucket sizes in MiB, in turns with the "
+                           "other: a row for each")
+              ->delimiter(',')
+              ->check(CLI::Range(1e-6, 65536.0)),
+          command->add_flag("--autotune", options.autotune,
+                            "Also run the loop with DDP_CONTEXT_AUTOTUNE, which first finds a "
+                            "bucket size, in turns with the others: a row")})
         for (const char* other : {"--find-unused", "--hook", "--trace", "--device",
                                   "--without-overlap", "--sync-every"})
             option->excludes(command->get_option(other));
@@ -212,11 +203,10 @@ CLI::App* add_grad_ready(CLI::App& app, Options& options) {
 }
 
 CLI::App* add_join(CLI::App& app, Options& options) {
-    CLI::App* command =
-        app.add_subcommand("join",
-                           "Times ddp_group_create once, on one host, from the last rank's call "
-                           "until all ranks have joined; descriptors "
-                           "and threads: how many more a rank then has, at most");
+    CLI::App* command = app.add_subcommand(
+        "join",
+        "Times ddp_group_create once, on one host, from the last rank's call until all ranks have "
+        "joined; descriptors and threads: how many more a rank then has, at most");
     add_job_options(command, options);
     for (const char* name : {"--iters", "--seconds"})
         command->remove_option(command->get_option(name));
@@ -225,17 +215,13 @@ CLI::App* add_join(CLI::App& app, Options& options) {
 }
 
 CLI::App* add_transfer(CLI::App& app, Options& options) {
-    CLI::App* command =
-        app.add_subcommand("transfer",
-                           "Times how a model's gradients on a GPU, each in memory of its own, are "
-                           "packed into buckets and unpacked, and "
-                           "how hooks "
-                           "compress them, by the GPU's clock, in turns, after a second of such "
-                           "work. Numbers are random. gb_per_s counts "
-                           "the fewest "
-                           "bytes that such work can read and write; of_copy compares it with "
-                           "cudaMemcpyAsync on the device. It needs GPU "
-                           "memory for twelve times the gradients");
+    CLI::App* command = app.add_subcommand(
+        "transfer",
+        "Times how a model's gradients on a GPU, each in memory of its own, are packed into "
+        "buckets and unpacked, and how hooks compress them, by the GPU's clock, in turns, after a "
+        "second of such work. Numbers are random. gb_per_s counts the fewest bytes that such work "
+        "can read and write; of_copy compares it with cudaMemcpyAsync on the device. It needs GPU "
+        "memory for twelve times the gradients");
     command->add_option("--device", options.device, "cuda or cuda:N")->default_str("cuda");
     add_model_option(command, options);
     add_bucket_option(command, options);
@@ -246,8 +232,8 @@ CLI::App* add_transfer(CLI::App& app, Options& options) {
 void add_advise_option(CLI::App* command, Options& options) {
     command->add_flag("--advise", options.advise,
                       "Search for settings: bucket_cap_bytes, first_bucket_cap_bytes and "
-                      "round_robin, then hooks. Says which to set "
-                      "and what each saves. Prints one row for each try, all at --world");
+                      "round_robin, then hooks. Says which to set and what each saves. Prints one "
+                      "row for each try, all at --world");
     command->parse_complete_callback([command, &options] {
         if (!options.advise) return;
         for (const char* name : {"--bucket-mb", "--first-bucket-mb", "--groups", "--hook"})
@@ -264,14 +250,12 @@ CLI::App* add_predict(CLI::App& app, Options& options) {
     CLI::App* command = app.add_subcommand(
         "predict",
         "Predicts the time of a training step on a network that you describe. libddp plans the "
-        "buckets and runs the hook, on this "
-        "machine and on one rank, so the gradients must fit into memory. Prints one row for each "
-        "bucket size at --world, then one "
-        "row for each smaller power of two with the best bucket size, and says where scaling ends. "
-        "exposed_ms: how much longer "
-        "communication makes the step. waiting_ms: how long an average rank waits for the slowest "
-        "one. efficiency: the time of a "
-        "step of one rank alone, without --jitter and --straggler, divided by step_ms");
+        "buckets and runs the hook, on this machine and on one rank, so the gradients must fit "
+        "into memory. Prints one row for each bucket size at --world, then one row for each "
+        "smaller power of two with the best bucket size, and says where scaling ends. exposed_ms: "
+        "how much longer communication makes the step. waiting_ms: how long an average rank waits "
+        "for the slowest one. efficiency: the time of a step of one rank alone, without --jitter "
+        "and --straggler, divided by step_ms");
     command->add_option("--world", options.world, "Ranks")
         ->check(CLI::Range(1, 65536))
         ->capture_default_str();
@@ -295,13 +279,11 @@ CLI::App* add_predict(CLI::App& app, Options& options) {
         ->add_option("--network", options.network,
                      network_names() +
                          ". NAME:key=value:key=value changes latency-us, message-us, host-gb-s, "
-                         "local-latency-us or "
-                         "local-gb-s")
+                         "local-latency-us or local-gb-s")
         ->capture_default_str();
     command->add_option("--measured", options.measured,
                         "A file with the output of `ddp-bench allreduce --json` of --world ranks, "
-                        "used in place of --network. Only "
-                        "--world is then predicted");
+                        "used in place of --network. Only --world is then predicted");
     command
         ->add_option("--bucket-mb", options.bucket_mbs, "Bucket sizes in MiB, separated by commas")
         ->delimiter(',')
@@ -309,34 +291,28 @@ CLI::App* add_predict(CLI::App& app, Options& options) {
         ->capture_default_str();
     add_first_bucket_option(command, options);
     command
-        ->add_option("--schedule", options.schedules,
-                     "How gradients come to the next forward pass, separated by commas. finalize: "
-                     "it waits for all buckets. "
-                     "wait-param: each layer waits for its own bucket (ddp_wait_param). "
-                     "first-used: likewise, and buckets that "
-                     "the "
-                     "next forward pass needs first overtake others. decoupled, which libddp does "
-                     "not do: a reduce_scatter of "
-                     "each "
-                     "bucket, then the allgathers in the order of the forward pass")
+        ->add_option(
+            "--schedule", options.schedules,
+            "How gradients come to the next forward pass, separated by commas. finalize: it waits "
+            "for all buckets. wait-param: each layer waits for its own bucket (ddp_wait_param). "
+            "first-used: likewise, and buckets that the next forward pass needs first overtake "
+            "others. decoupled, which libddp does not do: a reduce_scatter of each bucket, then "
+            "the allgathers in the order of the forward pass")
         ->delimiter(',')
         ->check(CLI::IsMember({"finalize", "wait-param", "first-used", "decoupled"}))
         ->capture_default_str();
     command
         ->add_option("--piece-mb", options.piece_mbs,
                      "first-used: buckets go in pieces of so many MiB, which others can overtake, "
-                     "separated by commas. "
-                     "libddp sends "
-                     "whole buckets: 0")
+                     "separated by commas. libddp sends whole buckets: 0")
         ->delimiter(',')
         ->check(CLI::Range(0.0, 65536.0))
         ->capture_default_str();
     command
-        ->add_option("--agreement", options.agreement,
-                     "first-used: when ranks agree on the order. plan: once, in the bucket plan, "
-                     "for a step without "
-                     "jitter. piece: before "
-                     "each piece, which costs the latency of a barrier")
+        ->add_option(
+            "--agreement", options.agreement,
+            "first-used: when ranks agree on the order. plan: once, in the bucket plan, for a step "
+            "without jitter. piece: before each piece, which costs the latency of a barrier")
         ->check(CLI::IsMember({"plan", "piece"}))
         ->capture_default_str();
     command->add_option(
@@ -364,8 +340,7 @@ CLI::App* add_predict(CLI::App& app, Options& options) {
     command
         ->add_option("--cores", options.cores,
                      "Cores of a rank, which its backward pass and its communication share. The "
-                     "backward pass uses "
-                     "one. 0: they share none")
+                     "backward pass uses one. 0: they share none")
         ->check(CLI::Range(0.0, 1024.0))
         ->capture_default_str();
     command
@@ -390,8 +365,7 @@ Options parse_options(int argc, const char* const* argv) {
     Options options;
     CLI::App app(
         "Measures libddp through its public interface. It starts its own ranks, unless a launcher "
-        "did. predict "
-        "simulates instead.\n"
+        "did. predict simulates instead.\n"
         "Times are milliseconds an iteration: of each iteration the slowest rank's, of those the "
         "median.",
         "ddp-bench");

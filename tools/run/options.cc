@@ -126,8 +126,7 @@ void describe(CLI::App& app, Options& options, Raw& raw) {
         ->type_name("RANKS");
     app.add_option("--store", options.store,
                    "Join the elastic job whose ranks meet here: tcp:// and the --rdzv of its "
-                   "ddprun, or etcd://, "
-                   "etcds:// or file://")
+                   "ddprun, or etcd://, etcds:// or file://")
         ->type_name("URI");
     app.add_option("--place", raw.placing,
                    "Give ranks processors: none, numa (those of a NUMA node), cores (cores of "
@@ -137,9 +136,7 @@ void describe(CLI::App& app, Options& options, Raw& raw) {
         ->capture_default_str();
     app.add_option("--timeout", raw.timeout_seconds,
                    "How long nodes wait for each other, and the timeout of groups that the program "
-                   "gives none "
-                   "(DDP_TIMEOUT_MS), "
-                   "instead of 300")
+                   "gives none (DDP_TIMEOUT_MS), instead of 300")
         ->check(seconds(kShortestTimeout, kLongestTimeout))
         ->type_name("SECONDS");
     app.add_option(
@@ -186,12 +183,12 @@ void describe(CLI::App& app, Options& options, Raw& raw) {
         ->allow_extra_args(false);
     app.add_flag("--dry-run", options.dry_run,
                  "Print each rank's variables and command, and start nothing");
-    auto* status = app.add_option("--status", raw.status,
-                                  "Start nothing; show the ranks of a job every second: its "
-                                  "ddprun's pid, or its folder of "
-                                  "records; by default the only job of this user")
-                       ->type_name("JOB")
-                       ->expected(0, 1);
+    auto* status =
+        app.add_option("--status", raw.status,
+                       "Start nothing; show the ranks of a job every second: its ddprun's pid, or "
+                       "its folder of records; by default the only job of this user")
+            ->type_name("JOB")
+            ->expected(0, 1);
     app.add_flag("--once", options.once, "Show them one time")->needs(status);
 }
 
@@ -323,8 +320,7 @@ void check_elastic(Options& options) {
                 " is less than --min-ranks " + text(options.min_ranks));
     require(options.nodes == 1,
             "--min-ranks does not go with --nnodes: start a ddprun on each node, the first with "
-            "--rdzv HOST:PORT, and "
-            "the others with --store tcp://HOST:PORT");
+            "--rdzv HOST:PORT, and the others with --store tcp://HOST:PORT");
     if (!options.store.empty()) {
         require(!options.rendezvous && options.bind.empty(),
                 "--store does not go with --rdzv and --bind: this ddprun hosts no store");

@@ -158,8 +158,7 @@ Output::Output(uv_loop_t* loop, OutputStyle style_)
     out.on_failure = [this](int error) {
         say_lost(std::string("cannot write standard output any more: ") + std::strerror(error) +
                  ". The ranks go on. What they print there is lost, except in files of --log-dir, "
-                 "and ddprun will not "
-                 "end with status 0");
+                 "and ddprun will not end with status 0");
     };
     err.on_failure = [this](int) { lost_ = true; };
 }

@@ -66,8 +66,8 @@ Secret job_secret(const Options& options) {
     throw std::invalid_argument(
         shares +
         " needs a job secret, the same on every node: --secret-file FILE, or the variable "
-        "DDP_SECRET_FILE or DDP_SECRET. "
-        "Make the file with: (umask 077; head -c 32 /dev/urandom | base64 -w0 > job.secret)");
+        "DDP_SECRET_FILE or DDP_SECRET. Make the file with: (umask 077; head -c 32 /dev/urandom | "
+        "base64 -w0 > job.secret)");
 }
 
 }  // namespace ddprun

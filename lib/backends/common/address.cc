@@ -138,8 +138,7 @@ std::string own_address(const ddp_backend_host& host, const Deadline& deadline) 
         if (up.expired())
             fail(DDP_ERROR_IO,
                  "this host has no network interface that is up, but for the loopback, and the "
-                 "ranks are on several "
-                 "hosts");
+                 "ranks are on several hosts");
         Keys(host).check_group(kLookMs);
     }
 }
@@ -153,8 +152,7 @@ void refuse_loopback(const std::string& address, const char* whose) {
     if (!is_loopback(address)) return;
     fail(DDP_ERROR_INVALID_ARGUMENT, "the ranks are on several hosts, and ", whose, " ", address,
          " is reached from one host only; set the option iface=NAME or host=ADDRESS, or the "
-         "variable DDP_IFACE, to "
-         "a network that all hosts share");
+         "variable DDP_IFACE, to a network that all hosts share");
 }
 
 // The source address of the route to `peer`. Connecting a datagram socket asks the routing table

@@ -67,10 +67,9 @@ void CallerDriver::require_right_thread() const {
     if (!is_main)
         fail(DDP_ERROR_INVALID_STATE,
              "the program has initialised MPI for one thread only (MPI_Init, MPI_THREAD_SINGLE or "
-             "MPI_THREAD_FUNNELED), "
-             "so only that thread may create groups of the backend mpi and wait for their "
-             "operations; to use others, "
-             "call MPI_Init_thread with MPI_THREAD_SERIALIZED or MPI_THREAD_MULTIPLE");
+             "MPI_THREAD_FUNNELED), so only that thread may create groups of the backend mpi and "
+             "wait for their operations; to use others, call MPI_Init_thread with "
+             "MPI_THREAD_SERIALIZED or MPI_THREAD_MULTIPLE");
 }
 
 }  // namespace libddp::mpi

@@ -105,8 +105,7 @@ void Process::initialise() {
     if (!started_by_launcher())
         fail(DDP_ERROR_INVALID_STATE,
              "this process was not started by mpirun: start the ranks with it (mpirun -n 4 "
-             "./program), or with another "
-             "launcher of your MPI, such as srun");
+             "./program), or with another launcher of your MPI, such as srun");
     auto own = std::make_unique<ThreadDriver>();
     own_thread_ = own.get();
     driver_ = std::move(own);

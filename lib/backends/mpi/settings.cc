@@ -26,8 +26,7 @@ Algorithm parse_algorithm(const std::string& name, const std::string& key,
     if (deterministic)
         fail(DDP_ERROR_INVALID_ARGUMENT, key,
              ": mpi does not promise the same bits whatever the buckets, which "
-             "DDP_GROUP_DETERMINISTIC asks for; use "
-             "direct");
+             "DDP_GROUP_DETERMINISTIC asks for; use direct");
     return Algorithm::kMpi;
 }
 

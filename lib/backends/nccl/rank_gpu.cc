@@ -53,8 +53,7 @@ std::string fault_of(const std::vector<RankGpu>& gpus, int* rank) {
             return str(shared, ", which NCCL ", nccl_version_text(gpu.nccl),
                        " does not support (from ", nccl_version_text(kSharesSince),
                        " on it does); give each rank a GPU of its own, or use the backend auto, "
-                       "which copies through "
-                       "the host");
+                       "which copies through the host");
         if (!gpu.shares || !gpus[taken->second].shares)
             return str(shared, "; NCCL supports that with ", kShareVariable,
                        "=1 in the environment of both. Or give each rank a GPU of its own, or use "

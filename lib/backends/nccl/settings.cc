@@ -23,8 +23,7 @@ Settings read_settings(const ddp_backend_host& host) {
     if (algorithm == "nccl" && deterministic)
         fail(DDP_ERROR_INVALID_ARGUMENT, options.name("algorithm"),
              ": nccl does not promise the same bits whatever the buckets, which "
-             "DDP_GROUP_DETERMINISTIC asks for; use "
-             "direct");
+             "DDP_GROUP_DETERMINISTIC asks for; use direct");
     Settings settings;
     settings.direct = algorithm == "direct" || (algorithm == "auto" && deterministic);
     options.flag("register", settings.registers);

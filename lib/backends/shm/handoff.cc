@@ -119,10 +119,8 @@ Descriptor connect_to(const std::string& name, const Deadline& deadline) {
                  "the rank that makes the shared memory cannot be reached at its local socket: ",
                  std::strerror(errno),
                  ". If it still runs, it is on another host that has the same boot id and number "
-                 "of a network "
-                 "namespace, as a cloned machine, or the same DDP_HOST_ID. Set DDP_HOST_ID to "
-                 "another text on each "
-                 "host, or choose backend tcp");
+                 "of a network namespace, as a cloned machine, or the same DDP_HOST_ID. Set "
+                 "DDP_HOST_ID to another text on each host, or choose backend tcp");
         if (interrupt::wanted()) ended_by_program();
         if (deadline.expired()) too_late();
     }
@@ -275,8 +273,7 @@ int receive_descriptor(const std::string& address, const Deadline& deadline) {
         if (received == 1 && parcel.byte == kRefused)
             fail(DDP_ERROR_PERMISSION_DENIED,
                  "the rank that makes the shared memory did not hand it over: do all ranks of this "
-                 "host run as the "
-                 "same user?");
+                 "host run as the same user?");
         // Ended, or gave up; its own error, or the store's, says why.
         if (received != 1)
             fail(DDP_ERROR_RANK_FAILED,

@@ -144,8 +144,7 @@ void train(const char* address, const char* backend, const char* model, std::int
         if (now.changed) {
             std::printf(
                 "{\"roster\": %lld, \"world\": %d, \"begin_ms\": %.3f, \"at_ms\": %.3f, "
-                "\"step_ms\": %.3f, "
-                "\"usual_ms\": %.3f}\n",
+                "\"step_ms\": %.3f, \"usual_ms\": %.3f}\n",
                 static_cast<long long>(now.roster), now.world_size, begun - start, begun, step,
                 usual.empty() ? 0.0 : bench::median(usual));
             std::fflush(stdout);

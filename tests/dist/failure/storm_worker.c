@@ -203,8 +203,7 @@ static void put(size_t size) {
 static void say(int rank, const char* at, ddp_status status, ddp_error* error, double ms) {
     int n = snprintf(line, sizeof line,
                      "{\"rank\": %d, \"at\": \"%s\", \"status\": \"%s\", \"object\": %s, \"code\": "
-                     "\"%s\", \"named\": %d, "
-                     "\"ms\": %.1f, \"message\": \"",
+                     "\"%s\", \"named\": %d, \"ms\": %.1f, \"message\": \"",
                      rank, at, ddp_status_name(status), error ? "true" : "false",
                      ddp_status_name(ddp_error_code(error)), (int)ddp_error_rank(error), ms);
     n += escape(line + n, sizeof line - (size_t)n - 8, ddp_error_message(error));

@@ -61,11 +61,10 @@ std::string story(const Signature& of_rank_0, const Signature& of_rank_1) {
 TEST(Signature, AProgramsOwnCollectiveIsNoOtherBucketPlan) {
     Signature own{OpFacts{}, DDP_COLLECTIVE_ALLREDUCE, DDP_F32, DDP_SUM, 0, 0, 40, 4};
     const std::string text = story(bucket_of_step(3, 3), own);
-    EXPECT_THAT(text, HasSubstr("rank 0 is at allreduce of 1000 f32 (avg), bucket 2 of step 3; "
-                                "rank 1 is at allreduce of 4 "
-                                "f32 (sum), called by the program itself; rank 1 calls a "
-                                "collective of its own, which rank "
-                                "0 does not call here"));
+    EXPECT_THAT(text,
+                HasSubstr("rank 0 is at allreduce of 1000 f32 (avg), bucket 2 of step 3; rank 1 is "
+                          "at allreduce of 4 f32 (sum), called by the program itself; rank 1 calls "
+                          "a collective of its own, which rank 0 does not call here"));
     EXPECT_THAT(text, HasSubstr("ddp_join"));
     EXPECT_THAT(text, Not(HasSubstr("plans")));
     EXPECT_THAT(story(own, bucket_of_step(3, 3)),

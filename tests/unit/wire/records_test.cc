@@ -25,8 +25,7 @@ TEST(Records, AreThoseOfTheStandard) {
         from_hex("9e40646ce79a7f9dc05af8889bce6552875afa0b06df0087f792ebb7c17504a5");
     const std::string expected = from_hex(
         "1703030043a23f7054b62c94d0affafe8228ba55cbefacea42f914aa66bcab3f2b9819a8a5b46b395bd54a9a20"
-        "441e2b62"
-        "974e1f5a6292a2977014bd1e3deae63aeebb21694915e4");
+        "441e2b62974e1f5a6292a2977014bd1e3deae63aeebb21694915e4");
     Records::Secret secret;
     std::copy(text.begin(), text.end(), secret.begin());
     std::string content(50, '\0');

@@ -71,8 +71,8 @@ static void measure_size(size_t bytes, double seconds, long iterations) {
     if (rank == 0) {
         printf(
             "{\"name\": \"mpi-allreduce\", \"world\": %d, \"backend\": \"mpi\", \"bytes\": %zu, "
-            "\"iters\": %ld, "
-            "\"median_ms\": %.6g, \"p10_ms\": %.6g, \"p90_ms\": %.6g, \"dtype\": \"f32\"}\n",
+            "\"iters\": %ld, \"median_ms\": %.6g, \"p10_ms\": %.6g, \"p90_ms\": %.6g, \"dtype\": "
+            "\"f32\"}\n",
             world, (size_t)count * sizeof *data, times, percentile(series, times, 0.5),
             percentile(series, times, 0.1), percentile(series, times, 0.9));
         fflush(stdout);

@@ -98,8 +98,7 @@ public:
         if (!options.save_plan.empty() && (decouples || cuts || options.agreement != "plan"))
             throw std::invalid_argument(
                 "--save-plan: a bucket plan gives the order of whole buckets. Leave out decoupled, "
-                "--piece-mb and "
-                "--agreement");
+                "--piece-mb and --agreement");
         if (measured_ && decouples)
             throw std::invalid_argument(
                 "--measured: the file has only times of allreduces, and --schedule decoupled sends "
