@@ -208,28 +208,35 @@ std::string describe(const Json& value) {
     return value.is_string() ? quoted(value.get_ref<const std::string&>()) : value.dump();
 }
 
+[[noreturn]] void refuse(std::int32_t param, std::string why) {
+    throw CallError({DDP_ERROR_INVALID_ARGUMENT, std::move(why), -1, param});
+}
+
 // A bucket holds one dtype on one device, a sparse or factored parameter is alone, and what is
 // reduced in place is one range.
 void check_bucket(const std::vector<std::int32_t>& bucket, std::size_t index,
                   const ParamTable& table) {
     const Param& first = table[bucket.front()];
     for (std::size_t i = 0; i < bucket.size(); ++i) {
-        const Param& p = table[bucket[i]];
+        const std::int32_t id = bucket[i];
+        const Param& p = table[id];
         if (i > 0 && (p.in_place.memory || first.in_place.memory) &&
             p.in_place.follows != bucket[i - 1])
-            fail_call(DDP_ERROR_INVALID_ARGUMENT, "bucket ", index, " of the plan holds '",
-                      table[bucket[i - 1]].name, "' and '", p.name,
-                      "'; a bucket that is reduced in place holds gradients that follow each other "
-                      "in memory, on every rank and in this order");
+            refuse(
+                id,
+                str("bucket ", index, " of the plan holds '", table[bucket[i - 1]].name, "' and '",
+                    p.name,
+                    "'; a bucket that is reduced in place holds gradients that follow each other "
+                    "in memory, on every rank and in this order"));
         if (p.dtype != first.dtype || p.device.kind != first.device.kind ||
             p.device.index != first.device.index)
-            fail_call(DDP_ERROR_INVALID_ARGUMENT, "bucket ", index, " of the plan holds '",
-                      first.name, "' (", dtype_name(first.dtype), ") and '", p.name, "' (",
-                      dtype_name(p.dtype), "); a bucket has one dtype and device");
+            refuse(id, str("bucket ", index, " of the plan holds '", first.name, "' (",
+                           dtype_name(first.dtype), ") and '", p.name, "' (", dtype_name(p.dtype),
+                           "); a bucket has one dtype and device"));
         if (p.alone() && bucket.size() > 1)
-            fail_call(DDP_ERROR_INVALID_ARGUMENT, "bucket ", index, " of the plan holds the ",
-                      p.sparse ? "sparse" : "factored", " parameter '", p.name,
-                      "' and others; it must be alone");
+            refuse(id, str("bucket ", index, " of the plan holds the ",
+                           p.sparse ? "sparse" : "factored", " parameter '", p.name,
+                           "' and others; it must be alone"));
     }
 }
 
@@ -239,15 +246,14 @@ void check_plan(const std::vector<std::vector<std::int32_t>>& buckets, const Par
     for (std::size_t b = 0; b < buckets.size(); ++b) {
         for (const std::int32_t id : buckets[b]) {
             if (seen[static_cast<std::size_t>(id)])
-                fail_call(DDP_ERROR_INVALID_ARGUMENT, "the plan names '", table[id].name,
-                          "' twice");
+                refuse(id, str("the plan names '", table[id].name, "' twice"));
             seen[static_cast<std::size_t>(id)] = true;
         }
         check_bucket(buckets[b], b, table);
     }
     for (std::int32_t id = 0; id < table.size(); ++id)
         if (!seen[static_cast<std::size_t>(id)] && !table[id].ignored)
-            fail_call(DDP_ERROR_INVALID_ARGUMENT, "the plan does not name '", table[id].name, "'");
+            refuse(id, str("the plan does not name '", table[id].name, "'"));
 }
 
 constexpr std::int32_t kEndOfBucket = -1;

@@ -112,6 +112,7 @@ TEST_F(BadPlan, Texts) {
         const char* what;
         std::string text;
         std::vector<std::string> words;
+        ddp_param param = -1;
     } cases[] = {
         {"empty", "", not_json},
         {"not JSON", "nonsense", {"not JSON", "\"nonsense\""}},
@@ -139,13 +140,14 @@ TEST_F(BadPlan, Texts) {
         {"an ignored one",
          plan_of(R"([["i"]])"),
          {"names \"i\"", "no parameter", "that is reduced"}},
-        {"one twice", plan_of(R"([["a"], ["b", "a"]])"), {"names 'a' twice"}},
-        {"one missing", plan_of(R"([["a"], ["d"], ["s"]])"), {"does not name 'b'"}},
-        {"no bucket", plan_of("[]"), {"does not name 'a'"}},
-        {"mixed types", plan_of(R"([["a", "d"]])"), {"bucket 0", "'a' (f32)", "'d' (f64)"}},
+        {"one twice", plan_of(R"([["a"], ["b", "a"]])"), {"names 'a' twice"}, 0},
+        {"one missing", plan_of(R"([["a"], ["d"], ["s"]])"), {"does not name 'b'"}, 1},
+        {"no bucket", plan_of("[]"), {"does not name 'a'"}, 0},
+        {"mixed types", plan_of(R"([["a", "d"]])"), {"bucket 0", "'a' (f32)", "'d' (f64)"}, 2},
         {"sparse and dense",
          plan_of(R"([["a"], ["b", "s"]])"),
-         {"bucket 1", "sparse parameter 's'", "alone"}},
+         {"bucket 1", "sparse parameter 's'", "alone"},
+         3},
         {"a deep version",
          R"({"libddp_plan": )" + nested(200'000) + R"(, "buckets": []})",
          {"version a list"}},
@@ -154,7 +156,7 @@ TEST_F(BadPlan, Texts) {
         {"only brackets", std::string(200'000, '['), not_json},
     };
     for (const auto& c : cases)
-        expect_refused({{c.what, kInvalid, c.words, adopt(c.text.c_str())}});
+        expect_refused({{c.what, kInvalid, c.words, adopt(c.text.c_str()), c.param}});
     EXPECT_EQ(ddp_context_param_bucket(context, 2), 1) << "the old plan stays";
     expect_accepted(calling(ddp_grad_ready_sparse, context, 3, nullptr, nullptr, 0));
     for (ddp_param ready : {2, 1, 0}) expect_accepted(calling(ddp_grad_ready, context, ready));
