@@ -134,9 +134,8 @@ enum {
      * robin group. */
     DDP_BACKEND_CALLER_THREAD = 1u << 6,
     /* With DDP_BACKEND_CUDA: takes no other memory. libddp connects a second backend, chosen as by
-     * "auto", for host memory, for barriers, and to compare ranks before operations on device
-     * memory. It does not call `match` and `ready`. Not with DDP_BACKEND_ONE_THREAD or
-     * DDP_BACKEND_CALLER_THREAD. */
+     * "auto", for host memory, for barriers, and to compare ranks. It does not call `match` and
+     * `ready`. Not with DDP_BACKEND_ONE_THREAD or DDP_BACKEND_CALLER_THREAD. */
     DDP_BACKEND_DEVICE_ONLY = 1u << 7,
     /* match and run call ddp_backend_host.interrupted while they wait. Without this flag and
      * DDP_BACKEND_CALLER_THREAD, they do not run on threads of the program whose waits an interrupt

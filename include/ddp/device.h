@@ -50,10 +50,13 @@ DDP_API ddp_status ddp_grad_ready_on(ddp_context* context, ddp_param param, void
  * gradients that were not announced, the reduction comes after what was on `stream` before. A
  * callback of ddp_set_reduced_callback runs when its gradient is in order on `stream`.
  *
- * The host still waits for other ranks where operations are compared before they run (not with
- * DDP_GROUP_NO_MATCH_CHECK), where device memory goes through the host, and where the step ends
- * with an exchange of which parameters were used. An operation that fails or times out later breaks
- * the group; the next call returns the error.
+ * With a backend that takes device memory the host does not wait for other ranks, so a rank may be
+ * one step ahead of them: ranks are compared behind what they enqueue. A rank that does something
+ * else, or does not come, is the error of the next ddp_finalize_on, ddp_finalize or ddp_barrier at
+ * the latest. After the last step call one of these before the parameters are used. The host does
+ * wait where device memory goes through it, where the step ends with an exchange of which
+ * parameters were used, and in the first steps, until ranks have connected and agreed on a plan. An
+ * operation that fails or times out later breaks the group; the next call returns the error.
  *
  * Errors: as ddp_finalize; INVALID_STATE also for a stream that is being captured, INVALID_ARGUMENT
  * also for parameters on several devices. Threads: one, no ddp_grad_ready at the same time. Blocks:

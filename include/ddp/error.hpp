@@ -40,8 +40,9 @@ private:
     std::int64_t step_ = -1;
 };
 
-/* Throws if a C function failed; frees the error. check(ddp_foo(..., &error), error). */
-inline void check(ddp_status status, ddp_error* error) {
+/* Throws if a C function failed; frees the error. check(ddp_foo(..., &error), error). It takes a
+ * reference because a compiler may look at the second argument first. */
+inline void check(ddp_status status, ddp_error* const& error) {
     if (status == DDP_OK) return;
     std::unique_ptr<ddp_error, decltype(&ddp_error_free)> owned(error, &ddp_error_free);
     if (!owned) throw Error(status);

@@ -117,6 +117,8 @@ public:
 
     Runner runner() const { return runner_; }
 
+    // Whether the calling thread may be inside an operation that waits.
+    bool may_lend() const;
     // True if no operation runs and nothing is queued. Continuations of an operation may still be
     // under way.
     bool idle();
@@ -149,7 +151,6 @@ private:
     bool run_task(Lock& lock, Task& task, bool only_if_ready = false);
     void run_callback(Lock& lock, Continuation continuation);
     void wake_others();
-    bool may_lend() const;
 
     const Runner runner_;
     const bool answers_;

@@ -72,15 +72,23 @@ void Link::destroy(Link* link) {
 
 Link::~Link() {
     ErrorInfo left{DDP_ERROR_ABORTED, "the group was freed"};
+    const auto comparisons = devices_ ? devices_->comparisons() : nullptr;
+    // Others may still have to come to what this rank has enqueued. They compare with it then.
+    try {
+        if (comparisons && executor_->idle() && !broken()) devices_->finish_comparisons();
+    } catch (const Error&) {
+        // It is the verdict, and logged.
+    }
     if (monitor_) monitor_->leave();
     // A rank that is done may not disturb the others, who may still be reading its last bytes:
     // abort only what would not end.
     const auto on_device = devices_ ? devices_->transport() : nullptr;
     const bool two_transports = on_device && on_device != transport_;
-    if (executor_ && !executor_->idle()) {
+    if ((executor_ && !executor_->idle()) || (comparisons && !comparisons->idle())) {
         transport_->abort();
         if (two_transports) on_device->abort();
     }
+    if (comparisons) comparisons->stop(left);
     if (executor_) executor_->stop(left);
     if (devices_) devices_->end();
     monitor_.reset();  // its callbacks use the members above
@@ -124,13 +132,16 @@ ErrorInfo Link::adopt(const ErrorInfo& verdict, const Link& from) {
 
 void Link::on_verdict(const ErrorInfo& error) {
     std::shared_ptr<Transport> transport, on_device;
-    std::shared_ptr<Executor> executor;
+    std::shared_ptr<Executor> executor, comparisons;
     std::shared_ptr<Arbiter> arbiter;
     {
         std::lock_guard lock(mutex_);
         arbiter = arbiter_.lock();
         transport = transport_;
-        if (devices_) on_device = devices_->transport();
+        if (devices_) {
+            on_device = devices_->transport();
+            comparisons = devices_->comparisons();
+        }
         executor = executor_;
     }
     const auto take = [this](const ErrorInfo& decided) {
@@ -154,6 +165,7 @@ void Link::on_verdict(const ErrorInfo& error) {
     if (on_device) on_device->abort();
     // A queued operation may be the last to use memory and events of a device, whose functions may
     // not return before that.
+    if (comparisons) comparisons->poison(verdict());
     if (executor) executor->poison(verdict());
 }
 

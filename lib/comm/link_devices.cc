@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "comm/comparisons.h"
 #include "util/deadline.h"
 #include "util/log.h"
 
@@ -15,10 +16,12 @@ constexpr std::int64_t kDrainMs = 400;
 }  // namespace
 
 LinkDevices::LinkDevices(Group& link, std::shared_ptr<Transport> on_host,
-                         std::shared_ptr<Transport> on_device, Fail fail)
+                         std::shared_ptr<Transport> on_device,
+                         std::shared_ptr<Executor> comparisons, Fail fail)
     : link_(link),
       on_host_(std::move(on_host)),
       on_device_(std::move(on_device)),
+      comparisons_(std::move(comparisons)),
       fail_(std::move(fail)) {}
 
 DevicePath& LinkDevices::path(const ddp_device& device) {
@@ -36,6 +39,28 @@ DevicePath& LinkDevices::path(const ddp_device& device) {
             DevicePath::Config{device, on_device_.get(), on_host_.get(), watch_.get(), link_.rank(),
                                link_.world(), [&link = link_] { link.check(); }});
     return *path;
+}
+
+WorkPtr LinkDevices::compare_behind(OperationPtr comparison, const WaitTarget& target) {
+    WorkPtr work = comparisons_->submit(std::move(comparison), target);
+    const Lock lock(newest_mutex_);
+    newest_ = work;
+    return work;
+}
+
+WorkPtr LinkDevices::newest() const {
+    if (!comparisons_) return nullptr;
+    const Lock lock(newest_mutex_);
+    return newest_;
+}
+
+bool LinkDevices::compared() const {
+    const WorkPtr last = newest();
+    return !last || last->done();
+}
+
+void LinkDevices::finish_comparisons() {
+    if (const WorkPtr last = newest()) wait_for_comparison(*last);
 }
 
 std::shared_ptr<std::byte> LinkDevices::allocate(std::size_t bytes, const StreamPtr& stream) {

@@ -245,15 +245,19 @@ void LinkJoining::connect(const ddp_backend* backend) {
     }
     const bool answers = transport->has(DDP_BACKEND_INTERRUPTIBLE) &&
                          (!on_device || on_device->has(DDP_BACKEND_INTERRUPTIBLE));
-    auto executor = Executor::start(
-        runner_for(*transport), answers,
-        [weak = link_.weak_from_this()](const WaitTarget& waited_for) {
-            const auto link = weak.lock();
-            return link ? link->break_everywhere(interruption(link->rank(), waited_for))
-                        : ErrorInfo{DDP_ERROR_ABORTED, "the group was freed"};
-        });
+    const auto interrupted = [weak = link_.weak_from_this()](const WaitTarget& waited_for) {
+        const auto link = weak.lock();
+        return link ? link->break_everywhere(interruption(link->rank(), waited_for))
+                    : ErrorInfo{DDP_ERROR_ABORTED, "the group was freed"};
+    };
+    auto executor = Executor::start(runner_for(*transport), answers, interrupted);
+    std::shared_ptr<Executor> comparisons;
+    // A backend that takes host memory as well is entered by one thread at a time.
+    if (on_device && on_device != transport && place.world > 1)
+        comparisons = Executor::start(Executor::Runner::kProgressThread, false, interrupted);
     auto devices = std::make_unique<LinkDevices>(
-        link_, transport, on_device, [&link = link_](ErrorInfo error, const std::string& what) {
+        link_, transport, on_device, std::move(comparisons),
+        [&link = link_](ErrorInfo error, const std::string& what) {
             if (link.broken()) return;
             if (!may_be_an_echo(error.code)) error = on_rank(link.rank(), std::move(error));
             Monitor* const monitor = link.monitor_.get();

@@ -4,6 +4,7 @@
 #include <memory>
 #include <utility>
 
+#include "comm/comparisons.h"
 #include "comm/link.h"
 #include "comm/signature.h"
 #include "kernels/arithmetic.h"
@@ -61,7 +62,7 @@ void validate(const Collective& c, const OpTag& tag, std::int32_t world) {
 class LinkOperation final : public Operation {
 public:
     LinkOperation(Link& link, const Collective& collective, OpTag tag)
-        : link_(link), collective_(collective), tag_(std::move(tag)) {
+        : link_(link), collective_(collective), tag_(std::move(tag)), compared_{link, tag_.label} {
         if (on_device()) submitted_ = tag_.order.stream->record();
     }
 
@@ -69,29 +70,44 @@ public:
     ErrorInfo run() noexcept override;
 
 private:
+    // An operation's signature, as ranks compare it, and the way of its errors.
+    struct Compared {
+        // ok: the other ranks do the same.
+        ErrorInfo with_others();
+        ErrorInfo disagree(std::int32_t other);
+        ErrorInfo resolve(ErrorInfo error);
+        WaitTarget target() const { return {mine.step, mine.bucket, mine.kind}; }
+
+        Link& link;
+        std::shared_ptr<const std::string> label;
+        Signature mine{}, theirs{};
+        std::shared_ptr<Group> kept{};  // an object that fails with the operation may own the group
+    };
+    class Behind;
+
     bool on_device() const { return !is_cpu(collective_.device); }
     // The backend takes the memory of the device as it is.
     bool on_device_transport() const { return on_device() && link_.devices_->transport(); }
+    bool may_be_behind() const {
+        return on_device() && tag_.comparisons && link_.devices_->comparisons();
+    }
     void begin();
     bool ready_on_device();
     void place_division();
     void run_on_device();
+    void compare_behind();
     record::Entry entry(record::EventKind kind) const;
-    ErrorInfo disagree(std::int32_t other);
-    ErrorInfo resolve(ErrorInfo error);
-    // An object that fails with this operation may own the group.
-    void keep_link() { kept_ = link_.weak_from_this().lock(); }
 
     Link& link_;
-    std::shared_ptr<Group> kept_;
     const Collective collective_;
     const OpTag tag_;
     EventPtr submitted_;  // on a device: where the tag's stream was then
     bool begun_ = false;
     std::int64_t begun_ns_ = 0;
     bool checked_ = false;  // ranks compare what they are about to do
+    bool behind_ = false;   // they do that on another thread, and nobody waits for them here
     Division division_;
-    Signature mine_{}, theirs_{};
+    Compared compared_;
     ddp_collective op_{};
     std::uint64_t copied_ = 0;
 };
@@ -129,12 +145,13 @@ void LinkOperation::begin() {
     if (begun_) return;
     begun_ = true;
     const Collective& c = collective_;
-    mine_ = {tag_.facts, c.kind, c.dtype, c.op, c.root, c.device.kind, link_.next_sequence_++,
-             c.count};
-    if (link_.monitor_) link_.monitor_->progress().begins(mine_);
+    compared_.mine = compared_.theirs = {
+        tag_.facts, c.kind, c.dtype, c.op, c.root, c.device.kind, link_.next_sequence_++, c.count};
     const bool unchecked = (link_.config_.flags & DDP_GROUP_NO_MATCH_CHECK) &&
                            !link_.transport_->has(DDP_BACKEND_NEEDS_MATCH);
     checked_ = link_.world() > 1 && !unchecked;
+    behind_ = checked_ && may_be_behind();
+    if (link_.monitor_ && !behind_) link_.monitor_->progress().begins(compared_.mine);
 
     if (link_.recorder_) {
         record::Entry began = entry(record::EventKind::kOperationBegin);
@@ -158,12 +175,11 @@ void LinkOperation::begin() {
         op_.send = static_cast<const std::byte*>(c.recv) +
                    dtype_size(c.dtype) * c.count * static_cast<std::size_t>(link_.rank());
     if (reduces(c.kind) && c.op == DDP_AVG) place_division();
-    // Operations of a device's own backend are compared before, on the host.
+    // Operations of a device's own backend are compared on the host.
     if (checked_ && link_.transport_->has(DDP_BACKEND_COMPARES) && !on_device_transport()) {
-        theirs_ = mine_;
-        op_.signature = &mine_;
-        op_.theirs = &theirs_;
-        op_.signature_size = sizeof mine_;
+        op_.signature = &compared_.mine;
+        op_.theirs = &compared_.theirs;
+        op_.signature_size = sizeof compared_.mine;
     }
 }
 
@@ -183,7 +199,7 @@ void LinkOperation::place_division() {
 
 bool LinkOperation::ready() {
     if (on_device()) return ready_on_device();
-    if (!link_.transport_->has_ready()) return false;
+    if (!link_.transport_->has_ready() || !link_.devices_->compared()) return false;
     begin();
     if (division_.before != 1 || division_.after != 1) return false;
     try {
@@ -194,9 +210,14 @@ bool LinkOperation::ready() {
 }
 
 // Nothing to wait for: at once, in order with what the calling thread enqueues before and after.
+// But a backend may wait, and where it uses a device for the first time it connects with others.
 bool LinkOperation::ready_on_device() {
+    const bool at_once = link_.world() == 1 ||
+                         (on_device_transport() && link_.devices_->has_path(collective_.device) &&
+                          link_.executor_->may_lend());
+    if (!at_once) return false;
     begin();
-    return !checked_ && (on_device_transport() || link_.world() == 1);
+    return !checked_ || behind_;
 }
 
 record::Entry LinkOperation::entry(record::EventKind kind) const {
@@ -204,7 +225,7 @@ record::Entry LinkOperation::entry(record::EventKind kind) const {
             .step = tag_.facts.step,
             .bucket = tag_.facts.bucket,
             .bytes = collective_.count * dtype_size(collective_.dtype),
-            .sequence = mine_.sequence,
+            .sequence = compared_.mine.sequence,
             .detail = record::operation_detail(collective_.kind,
                                                static_cast<std::int32_t>(tag_.facts.purpose)),
             .since_ns = begun_ns_};
@@ -212,16 +233,18 @@ record::Entry LinkOperation::entry(record::EventKind kind) const {
 
 ErrorInfo LinkOperation::run() noexcept try {
     if (link_.broken()) return link_.verdict();
-    begin();
     ErrorInfo result;
     try {
-        std::int32_t other = -1;
-        if (checked_ && !op_.signature &&
-            !link_.transport_->match(&mine_, &theirs_, sizeof mine_, op_.timeout_ms, &other)) {
-            result = disagree(other);
-        } else if (on_device()) {
+        // Others come to comparisons and to operations of the host in the same order.
+        if (!begun_ && !may_be_behind()) link_.devices_->finish_comparisons();
+        begin();
+        if (behind_)
+            compare_behind();
+        else if (checked_ && !op_.signature)
+            result = compared_.with_others();
+        if (result.ok() && on_device()) {
             run_on_device();
-        } else {
+        } else if (result.ok()) {
             if (division_.before != 1) {
                 cpu::scale_copy(op_.recv, op_.send, op_.count, op_.dtype, division_.before);
                 op_.send = op_.recv;
@@ -232,9 +255,9 @@ ErrorInfo LinkOperation::run() noexcept try {
         }
         if (tag_.traffic) tag_.traffic->copied.fetch_add(copied_, std::memory_order_relaxed);
     } catch (...) {
-        result = resolve(caught());
+        result = compared_.resolve(caught());
     }
-    if (link_.monitor_) link_.monitor_->progress().ends();
+    if (link_.monitor_ && !behind_) link_.monitor_->progress().ends();
     if (link_.recorder_) {
         record::Entry ended = entry(record::EventKind::kOperationEnd);
         ended.param = result.code;
@@ -250,34 +273,71 @@ void LinkOperation::run_on_device() {
     const OpMemory& kept = tag_.memory;
     link_.devices_->path(collective_.device)
         .run(op_, division_,
-             {*tag_.order.stream, *submitted_, kept.enqueued ? kept.enqueued : kept.used, mine_});
+             {*tag_.order.stream, *submitted_, kept.enqueued ? kept.enqueued : kept.used,
+              compared_.mine});
 }
 
-ErrorInfo LinkOperation::disagree(std::int32_t other) {
-    keep_link();
-    return link_.break_everywhere(
+// A comparison with the other ranks, on the thread for these.
+class LinkOperation::Behind final : public Operation {
+public:
+    explicit Behind(Compared compared) : compared_(std::move(compared)) {}
+
+    ErrorInfo run() noexcept override try {
+        Link& link = compared_.link;
+        if (link.broken()) return link.verdict();
+        if (link.monitor_) link.monitor_->progress().begins(compared_.mine);
+        ErrorInfo result;
+        try {
+            result = compared_.with_others();
+        } catch (...) {
+            result = compared_.resolve(caught());
+        }
+        if (link.monitor_) link.monitor_->progress().ends();
+        return result;
+    } catch (...) {
+        return caught();
+    }
+
+private:
+    Compared compared_;
+};
+
+// Before the operation itself: that may wait for other ranks where they meet for the first time, or
+// where they differ.
+void LinkOperation::compare_behind() {
+    tag_.comparisons->add(
+        link_.devices_->compare_behind(std::make_unique<Behind>(compared_), compared_.target()));
+}
+
+ErrorInfo LinkOperation::Compared::with_others() {
+    std::int32_t other = -1;
+    const bool same =
+        link.transport_->match(&mine, &theirs, sizeof mine, link.config_.timeout_ms, &other);
+    return same ? ErrorInfo{} : disagree(other);
+}
+
+ErrorInfo LinkOperation::Compared::disagree(std::int32_t other) {
+    kept = link.weak_from_this().lock();
+    return link.break_everywhere(
         {DDP_ERROR_MISMATCH,
-         describe_mismatch(mine_, link_.rank(), theirs_, other, tag_.label ? *tag_.label : "",
+         describe_mismatch(mine, link.rank(), theirs, other, label ? *label : "",
                            [this](std::int32_t context, std::int32_t param) {
-                               return link_.contexts_.param_name(context, param);
+                               return link.contexts_.param_name(context, param);
                            }),
-         other, frozen_on_one(mine_, theirs_), tag_.facts.bucket, tag_.facts.step});
+         other, frozen_on_one(mine, theirs), mine.bucket, mine.step});
 }
 
-ErrorInfo LinkOperation::resolve(ErrorInfo error) {
-    keep_link();
-    // A backend may find that ranks differ in something else, and then leaves theirs_ alone.
-    const bool compared = op_.signature && std::memcmp(&mine_, &theirs_, sizeof mine_) != 0;
-    if (error.code == DDP_ERROR_MISMATCH && compared) return disagree(error.rank);
-    if (is_interruption(error))
-        return link_.break_everywhere(interruption(
-            link_.rank(), WaitTarget{tag_.facts.step, tag_.facts.bucket, collective_.kind}));
-    error.bucket = tag_.facts.bucket;
-    error.step = tag_.facts.step;
-    if (!may_be_an_echo(error.code)) error = on_rank(link_.rank(), std::move(error));
-    return link_.break_everywhere(
-        link_.monitor_ ? link_.monitor_->resolve(error, describe(mine_), advice_for(mine_))
-                       : error);
+ErrorInfo LinkOperation::Compared::resolve(ErrorInfo error) {
+    kept = link.weak_from_this().lock();
+    // A backend may find that ranks differ in something else, and then leaves `theirs` alone.
+    const bool differ = std::memcmp(&mine, &theirs, sizeof mine) != 0;
+    if (error.code == DDP_ERROR_MISMATCH && differ) return disagree(error.rank);
+    if (is_interruption(error)) return link.break_everywhere(interruption(link.rank(), target()));
+    error.bucket = mine.bucket;
+    error.step = mine.step;
+    if (!may_be_an_echo(error.code)) error = on_rank(link.rank(), std::move(error));
+    return link.break_everywhere(
+        link.monitor_ ? link.monitor_->resolve(error, describe(mine), advice_for(mine)) : error);
 }
 
 }  // namespace libddp

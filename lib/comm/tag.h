@@ -14,6 +14,7 @@
 
 namespace libddp {
 
+class Comparisons;
 class Queue;
 
 // The facts of an operation that ranks compare, beside the collective itself.
@@ -60,6 +61,9 @@ struct OpTag {
     OpMemory memory{};
     std::shared_ptr<Traffic> traffic{};          // of a hook; may be null
     std::shared_ptr<const std::string> label{};  // "parameters 'a' to 'f'", for messages
+    // Takes what ranks compare behind the operation, if it is of a device's own backend. Null: they
+    // compare before it.
+    std::shared_ptr<Comparisons> comparisons{};
 
     // The tag of an operation of libddp's own that belongs to nothing else.
     static OpTag of(Purpose purpose) { return {.facts = {.purpose = purpose}}; }

@@ -133,6 +133,7 @@ OpTag LaunchQueue::tag_of(const Entry& entry) const {
               .memory = {std::shared_ptr<const Entry>(entries_, &entry), nullptr, entry.borrowers},
               .label = entry.label};
     tag.facts.bucket = entry.bucket.index;
+    if (entry.bucket.stream) tag.comparisons = comparisons_;
     return tag;
 }
 
@@ -209,6 +210,14 @@ void LaunchQueue::record_launch(const Entry& entry, record::EventKind kind, std:
                      .bytes = entry.content,
                      .since_ns = since_ns,
                      .time_ns = at_ns});
+}
+
+void LaunchQueue::finish_comparisons(bool of_step_before) {
+    const auto wait = [](const std::vector<WorkPtr>& due) {
+        for (const WorkPtr& comparison : due) wait_for_comparison(*comparison);
+    };
+    wait(std::exchange(left_behind_, comparisons_->take()));
+    if (!of_step_before) wait(std::exchange(left_behind_, {}));
 }
 
 OpTag LaunchQueue::step_tag(Purpose purpose) const {

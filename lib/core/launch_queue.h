@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/comparisons.h"
 #include "core/gradients.h"
 #include "core/installed_hook.h"
 #include "core/layout.h"
@@ -58,6 +59,9 @@ public:
     // True if work of the current step is still under way. in_place_only: of buckets that are
     // ranges of the program's memory.
     bool in_flight(bool in_place_only = false) const;
+    // Waits for what ranks compare behind this step's buckets, or behind those of the step before;
+    // throws what they found.
+    void finish_comparisons(bool of_step_before);
     // Waits for all launched buckets, well or badly, at most until the deadline.
     void drain(const Deadline& deadline);
 
@@ -108,6 +112,8 @@ private:
     InstalledHook& hook_;
     Gradients& gradients_;
     record::Recorder recorder_;
+    const std::shared_ptr<Comparisons> comparisons_ = std::make_shared<Comparisons>();
+    std::vector<WorkPtr> left_behind_;  // comparisons that no step has waited for yet
     Step* step_ = nullptr;
     std::uint64_t plan_hash_ = 0;
     std::shared_ptr<std::vector<Entry>> entries_ = std::make_shared<std::vector<Entry>>();

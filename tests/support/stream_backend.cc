@@ -163,7 +163,9 @@ void carry_out(int rank, Hub& hub, const ddp_collective& c) {
         }
     };
     if (!hub.meet(rank, fake::alias(c.send), last)) return;
-    std::memcpy(fake::alias(c.recv), hub.result.data(), hub.result.size());
+    // Ranks that disagree are told behind the operation, and may not write beyond their memory.
+    const size_t own = c.kind == DDP_COLLECTIVE_ALLGATHER ? bytes * hub.inputs.size() : bytes;
+    std::memcpy(fake::alias(c.recv), hub.result.data(), std::min(own, hub.result.size()));
     hub.meet(rank, nullptr, [] {});
 }
 
