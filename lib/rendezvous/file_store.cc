@@ -53,7 +53,7 @@ std::int64_t FileStore::raise_fence(std::int64_t at_least) {
     check_usable();
     std::int64_t fence = 0;
     if (!with_file(lock, Deadline::after_ms(call_timeout_ms_),
-                   [&] { fence = log_.raise_fence(at_least); }))
+                   [&]() DDP_REQUIRES(mutex_) { fence = log_.raise_fence(at_least); }))
         file_is_busy();
     return fence;
 }
@@ -72,23 +72,28 @@ void FileStore::file_is_busy() const {
 bool FileStore::with_file(Lock& lock, const Deadline& deadline, const std::function<void()>& use) {
     const bool closing = closed_;  // leave() comes here after closed_; everybody else must not
     static const std::atomic<bool> never{false};
-    const auto waited =
-        interrupt::wait(lock, changed_, deadline, [&] { return !busy_ || closed_ != closing; });
+    const auto waited = interrupt::wait(lock, changed_, deadline, [&]() DDP_REQUIRES(mutex_) {
+        return !busy_ || closed_ != closing;
+    });
     if (waited == interrupt::Waited::kInterrupted)
         fail(DDP_ERROR_INTERRUPTED, "a wait for the store file ", path_, " was interrupted");
     if (waited == interrupt::Waited::kTimeout) return false;
     if (!closing) check_usable();
     busy_ = true;
-    lock.unlock();
     bool locked = false;
-    const std::int64_t asked_ms = boot_ms();
+    // FileLog::lock() uses nothing that another thread may change.
+    const auto lock_file = [&]() DDP_UNCHECKED_LOCKS {
+        return log_.lock(deadline, closing ? never : closed_);
+    };
     try {
-        locked = log_.lock(deadline, closing ? never : closed_);
-        if (locked) locked_ms_ = asked_ms;
-        lock.lock();
+        {
+            const Unlocked meanwhile(lock, mutex_);
+            const std::int64_t asked_ms = boot_ms();
+            locked = lock_file();
+            if (locked) locked_ms_ = asked_ms;
+        }
         if (locked) use();
     } catch (...) {
-        if (!lock.owns_lock()) lock.lock();
         if (locked) log_.unlock();
         busy_ = false;
         changed_.notify_all();
@@ -124,7 +129,7 @@ std::optional<Outcome> FileStore::apply(std::uint64_t owner, const Request& requ
 std::optional<Outcome> FileStore::attempt(Lock& lock, const Request& request,
                                           const Deadline& deadline) {
     std::optional<Outcome> outcome;
-    const bool locked = with_file(lock, deadline, [&] {
+    const bool locked = with_file(lock, deadline, [&]() DDP_REQUIRES(mutex_) {
         catch_up();
         outcome = apply(log_.owner(), request);
     });
@@ -153,7 +158,7 @@ Outcome FileStore::perform(Request request, std::int64_t within_ms) {
             counted.emplace(waiting_);
             monitor_wake_.notify_all();
         }
-        const auto waited = interrupt::wait(lock, changed_, deadline, [&] {
+        const auto waited = interrupt::wait(lock, changed_, deadline, [&]() DDP_REQUIRES(mutex_) {
             return closed_ || failure_ || state_.first_missing(request.keys) == request.keys.size();
         });
         if (waited == interrupt::Waited::kInterrupted)
@@ -165,7 +170,7 @@ Outcome FileStore::perform(Request request, std::int64_t within_ms) {
 }
 
 Notifier::Id FileStore::watch(const std::string& key, Notifier::Callback seen) {
-    Lock lock(mutex_);
+    const Lock lock(mutex_);
     check_usable();
     const Notifier::Id id = watches_.add(key, std::move(seen));
     announce();
@@ -173,17 +178,17 @@ Notifier::Id FileStore::watch(const std::string& key, Notifier::Callback seen) {
 }
 
 Notifier::Id FileStore::watch_connection(Notifier::Callback lost) {
-    Lock lock(mutex_);
+    const Lock lock(mutex_);
     check_usable();
-    return watches_.notifier().add(std::move(lost));
+    return notifier_.add(std::move(lost));
 }
 
 void FileStore::unwatch(Notifier::Id id) {
     {
-        Lock lock(mutex_);
+        const Lock lock(mutex_);
         watches_.forget(id);
     }
-    watches_.notifier().remove(id);
+    notifier_.remove(id);
 }
 
 void FileStore::monitor() {
@@ -191,11 +196,12 @@ void FileStore::monitor() {
     auto next_look_for_dead = Deadline::Clock::now();
     microseconds pause = kIdle;
     while (!closed_) {
-        bool asked = monitor_wake_.wait_for(lock, pause) == std::cv_status::no_timeout;
+        bool asked = monitor_wake_.wait_for(lock, pause);
         if (closed_) return;
         try {
             bool news = !busy_ && log_.changed() &&
-                        with_file(lock, Deadline::after_ms(kMonitorBoundMs), [&] { catch_up(); });
+                        with_file(lock, Deadline::after_ms(kMonitorBoundMs),
+                                  [&]() DDP_REQUIRES(mutex_) { catch_up(); });
             if (waiting_ == 0)
                 pause = kIdle;
             else
@@ -227,7 +233,7 @@ void FileStore::bury_the_dead(Lock& lock) {
             break;
     }
     if (dead.empty()) return;
-    with_file(lock, Deadline::after_ms(kMonitorBoundMs), [&] {
+    with_file(lock, Deadline::after_ms(kMonitorBoundMs), [&]() DDP_REQUIRES(mutex_) {
         catch_up();  // another participant may have been faster
         auto left = state_.owners();
         for (std::uint64_t owner : dead)
@@ -237,7 +243,7 @@ void FileStore::bury_the_dead(Lock& lock) {
 
 void FileStore::close() {
     {
-        Lock lock(mutex_);
+        const Lock lock(mutex_);
         if (closed_.exchange(true)) return;
         changed_.notify_all();
         monitor_wake_.notify_all();
@@ -247,7 +253,7 @@ void FileStore::close() {
         Lock lock(mutex_);
         leave(lock);
     }
-    watches_.notifier().stop();
+    notifier_.stop();
 }
 
 // Runs this participant's own wills; the last one deletes the file. If the lock cannot be had in
@@ -256,7 +262,7 @@ void FileStore::close() {
 void FileStore::leave(Lock& lock) {
     const interrupt::Off off;
     try {
-        with_file(lock, Deadline::after_ms(kLeaveBoundMs), [&] {
+        with_file(lock, Deadline::after_ms(kLeaveBoundMs), [&]() DDP_REQUIRES(mutex_) {
             catch_up();
             if (state_.owners().count(log_.owner()) != 0)
                 apply(log_.owner(), Request{Op::kGoodbye});

@@ -5,11 +5,9 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
@@ -19,6 +17,7 @@
 #include "rendezvous/store_engine.h"
 #include "rendezvous/store_state.h"
 #include "util/error.h"
+#include "util/mutex.h"
 
 namespace libddp {
 
@@ -39,36 +38,38 @@ public:
     std::int64_t alive_until_ms() const override;
 
 private:
-    using Lock = std::unique_lock<std::mutex>;
-
-    // All of these: with mutex_ held, which with_file lets go while it waits for the file.
-    bool with_file(Lock& lock, const Deadline& deadline, const std::function<void()>& use);
-    std::optional<Outcome> attempt(Lock& lock, const Request& request, const Deadline& deadline);
-    void catch_up();
-    std::optional<Outcome> apply(std::uint64_t owner, const Request& request);
-    void announce();
-    void check_usable() const;
+    // with_file lets go of the lock while it waits for the file.
+    bool with_file(Lock& lock, const Deadline& deadline, const std::function<void()>& use)
+        DDP_REQUIRES(mutex_);
+    std::optional<Outcome> attempt(Lock& lock, const Request& request, const Deadline& deadline)
+        DDP_REQUIRES(mutex_);
+    void catch_up() DDP_REQUIRES(mutex_);
+    std::optional<Outcome> apply(std::uint64_t owner, const Request& request) DDP_REQUIRES(mutex_);
+    void announce() DDP_REQUIRES(mutex_);
+    void check_usable() const DDP_REQUIRES(mutex_);
     [[noreturn]] void file_is_busy() const;
 
     void monitor();
-    void bury_the_dead(Lock& lock);
-    void leave(Lock& lock);
+    void bury_the_dead(Lock& lock) DDP_REQUIRES(mutex_);
+    void leave(Lock& lock) DDP_REQUIRES(mutex_);
 
     const std::string path_;
     const std::int64_t call_timeout_ms_;
 
-    std::mutex mutex_;
-    std::condition_variable changed_;
-    std::condition_variable monitor_wake_;
-    FileLog log_;
-    StoreState state_;
-    bool busy_ = false;  // a thread of this process waits for or holds the file
+    Mutex mutex_;
+    Condition changed_;
+    Condition monitor_wake_;
+    FileLog log_ DDP_GUARDED_BY(mutex_);
+    StoreState state_ DDP_GUARDED_BY(mutex_);
+    // a thread of this process waits for or holds the file
+    bool busy_ DDP_GUARDED_BY(mutex_) = false;
     std::atomic<bool> closed_{false};
-    std::optional<ErrorInfo> failure_;  // the file became unreadable
-    std::size_t waiting_ = 0;
+    std::optional<ErrorInfo> failure_ DDP_GUARDED_BY(mutex_);  // the file became unreadable
+    std::size_t waiting_ DDP_GUARDED_BY(mutex_) = 0;
     std::atomic<std::int64_t> locked_ms_{0};  // boot_ms before the file was locked last
     std::thread monitor_;
-    KeyWatches watches_;
+    Notifier notifier_;
+    KeyWatches watches_ DDP_GUARDED_BY(mutex_){notifier_};
 };
 
 }  // namespace libddp

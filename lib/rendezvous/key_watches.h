@@ -10,9 +10,11 @@
 
 namespace libddp {
 
-// Under the store's lock, but for the notifier.
+// Under the store's lock.
 class KeyWatches {
 public:
+    explicit KeyWatches(Notifier& notifier) : notifier_(notifier) {}
+
     Notifier::Id add(const std::string& key, Notifier::Callback seen) {
         const Notifier::Id id = notifier_.add(std::move(seen));
         keys_.emplace(id, key);
@@ -28,11 +30,10 @@ public:
             at = value != nullptr ? keys_.erase(at) : std::next(at);
         }
     }
-    Notifier& notifier() { return notifier_; }
 
 private:
     std::map<Notifier::Id, std::string> keys_;
-    Notifier notifier_;
+    Notifier& notifier_;
 };
 
 }  // namespace libddp

@@ -13,8 +13,8 @@ LoopThread::LoopThread(const char* owner, std::function<void()> woken)
     // libuv ends the process if the first loop cannot open the pipe of its signal handling. It
     // opens so many descriptors.
     constexpr std::size_t kDescriptors = 6;
-    static std::mutex mutex;
-    std::lock_guard lock(mutex);
+    static Mutex mutex;
+    const Lock lock(mutex);
     require_descriptors(kDescriptors, owner);
     if (int status = uv_loop_init(&loop_); status != 0) cannot_start(owner, -status);
     uv_async_init(&loop_, &wake_,
@@ -44,12 +44,12 @@ void LoopThread::start(const std::function<void()>& prepare) {
 }
 
 void LoopThread::wake() {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     if (!ended_) uv_async_send(&wake_);
 }
 
 void LoopThread::end() {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     ended_ = true;
     const auto close = [](uv_handle_t* handle, void*) {
         if (uv_is_closing(handle) == 0) uv_close(handle, nullptr);

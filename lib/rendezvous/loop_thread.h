@@ -8,8 +8,9 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <thread>
+
+#include "util/mutex.h"
 
 namespace libddp {
 
@@ -42,8 +43,8 @@ private:
     uv_async_t wake_{};
     const std::function<void()> woken_;
     const std::unique_ptr<char[]> buffer_;  // not zeroed: pages that nobody uses cost nothing
-    std::mutex mutex_;
-    bool ended_ = false;
+    Mutex mutex_;
+    bool ended_ DDP_GUARDED_BY(mutex_) = false;
     std::thread thread_;
     std::atomic<bool> stopped_{false};
 };

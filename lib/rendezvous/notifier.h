@@ -6,7 +6,6 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <thread>
 
 namespace libddp {
 
@@ -35,9 +34,8 @@ private:
     struct State;
     static void run(const std::shared_ptr<State>& state);
 
-    // Shared with the thread, which outlives this object when the object dies inside a callback.
+    // Shared with the thread.
     std::shared_ptr<State> state_;
-    std::thread thread_;  // started with the first callback; guarded by the state's mutex
 };
 
 }  // namespace libddp

@@ -67,7 +67,7 @@ Outcome TcpClient::perform(Request request, std::int64_t within_ms) {
     // The bound is for a server that is silent, so what is sent and what comes has time of its own.
     pending->has_time_for_transfers = within_ms == 0;
 
-    std::unique_lock lock(mutex_);
+    Lock lock(mutex_);
     const std::uint64_t id = next_id_++;
     lock.unlock();
     std::string bytes = encode_request(id, request);  // may copy a lot: outside the lock
@@ -95,7 +95,7 @@ Outcome TcpClient::perform(Request request, std::int64_t within_ms) {
 
 Notifier::Id TcpClient::watch(const std::string& key, Notifier::Callback seen) {
     auto pending = std::make_shared<Pending>();
-    std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     check_usable();
     pending->watch = notifier_.add(std::move(seen));
     const std::uint64_t id = next_id_++;
@@ -106,7 +106,7 @@ Notifier::Id TcpClient::watch(const std::string& key, Notifier::Callback seen) {
 }
 
 Notifier::Id TcpClient::watch_connection(Notifier::Callback lost) {
-    std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     if (closed_) check_usable();
     Notifier::Id id = notifier_.add(std::move(lost));
     if (lost_)
@@ -118,7 +118,7 @@ Notifier::Id TcpClient::watch_connection(Notifier::Callback lost) {
 
 void TcpClient::unwatch(Notifier::Id id) {
     {
-        std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         connection_watches_.erase(id);
         if (auto request = watch_requests_.extract(id)) {
             pending_.erase(request.mapped());
@@ -130,7 +130,7 @@ void TcpClient::unwatch(Notifier::Id id) {
 
 void TcpClient::close() {
     {
-        std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         if (std::exchange(closed_, true)) return;
         finish_pending(DDP_ERROR_ABORTED, "the store handle was closed while the call waited");
     }
@@ -156,7 +156,7 @@ void TcpClient::finish_pending(ddp_status code, const std::string& message) {
 // ---- the connection's thread
 
 void TcpClient::on_answer(std::uint64_t id, Outcome outcome) {
-    std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     auto found = pending_.extract(id);
     if (!found) return;  // cancelled meanwhile
     auto& pending = found.mapped();
@@ -174,12 +174,12 @@ void TcpClient::on_answer(std::uint64_t id, Outcome outcome) {
 }
 
 void TcpClient::on_long_answer(std::size_t bytes) {
-    std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     for (auto& [_, pending] : pending_) extend(*pending, bytes);
 }
 
 void TcpClient::on_lost(const std::string& reason, bool graceful) {
-    std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     if (lost_ || closed_) return;
     lost_ = Loss{reason, graceful};
     finish_pending(DDP_ERROR_UNAVAILABLE, reason);

@@ -3,11 +3,9 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <string>
@@ -17,6 +15,7 @@
 #include "rendezvous/tcp_client_connection.h"
 #include "rendezvous/tcp_server.h"
 #include "util/deadline.h"
+#include "util/mutex.h"
 
 namespace libddp {
 
@@ -37,9 +36,10 @@ public:
     std::int64_t alive_until_ms() const override;
 
 private:
-    // A request without its answer. Either a thread waits for it or a watch does.
+    // A request without its answer. Either a thread waits for it or a watch does. Used with mutex_
+    // held, but for what the caller writes before others have it.
     struct Pending {
-        std::condition_variable answered;
+        Condition answered;
         std::int64_t bound_ms = 0;
         std::int64_t sent_ms = 0;  // boot_ms
         Deadline deadline = Deadline::after_ms(0);
@@ -52,10 +52,10 @@ private:
         bool graceful;
     };
 
-    void check_usable() const;  // with mutex_ held; throws
+    void check_usable() const DDP_REQUIRES(mutex_);  // throws
     static void extend(Pending& pending, std::size_t transfer);
-    void send_cancel(std::uint64_t id);
-    void finish_pending(ddp_status code, const std::string& message);
+    void send_cancel(std::uint64_t id) DDP_REQUIRES(mutex_);
+    void finish_pending(ddp_status code, const std::string& message) DDP_REQUIRES(mutex_);
 
     void on_answer(std::uint64_t id, Outcome outcome) override;
     void on_long_answer(std::size_t bytes) override;
@@ -66,13 +66,13 @@ private:
     const std::int64_t call_timeout_ms_;
     const std::unique_ptr<TcpServer> server_;
 
-    std::mutex mutex_;
-    std::map<std::uint64_t, std::shared_ptr<Pending>> pending_;
-    std::map<Notifier::Id, std::uint64_t> watch_requests_;
-    std::set<Notifier::Id> connection_watches_;
-    std::uint64_t next_id_ = 1;
-    bool closed_ = false;
-    std::optional<Loss> lost_;
+    Mutex mutex_;
+    std::map<std::uint64_t, std::shared_ptr<Pending>> pending_ DDP_GUARDED_BY(mutex_);
+    std::map<Notifier::Id, std::uint64_t> watch_requests_ DDP_GUARDED_BY(mutex_);
+    std::set<Notifier::Id> connection_watches_ DDP_GUARDED_BY(mutex_);
+    std::uint64_t next_id_ DDP_GUARDED_BY(mutex_) = 1;
+    bool closed_ DDP_GUARDED_BY(mutex_) = false;
+    std::optional<Loss> lost_ DDP_GUARDED_BY(mutex_);
     // boot_ms when the newest request was sent that has been answered
     std::atomic<std::int64_t> answered_ms_;
     Notifier notifier_;

@@ -38,7 +38,7 @@ TcpClientConnection::TcpClientConnection(std::unique_ptr<wire::Channel> channel,
 }
 
 void TcpClientConnection::send(std::string bytes) {
-    std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     unsent_ += bytes.size();
     outgoing_.push_back(std::move(bytes));
     loop_.wake();
@@ -46,7 +46,7 @@ void TcpClientConnection::send(std::string bytes) {
 
 void TcpClientConnection::close() {
     {
-        std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         closed_ = true;
     }
     loop_.stop();
@@ -57,7 +57,7 @@ void TcpClientConnection::close() {
 void TcpClientConnection::turn() {
     bool closed = false;
     try {
-        std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         closed = closed_;
         for (auto& message : outgoing_) outbox_.add(std::move(message));
         outgoing_.clear();

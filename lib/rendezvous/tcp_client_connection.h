@@ -7,13 +7,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
 #include "rendezvous/loop_thread.h"
 #include "rendezvous/outbox.h"
 #include "rendezvous/protocol.h"
+#include "util/mutex.h"
 #include "wire/channel.h"
 
 namespace libddp {
@@ -56,9 +56,9 @@ private:
 
     const std::string name_;
     Owner& owner_;
-    std::mutex mutex_;
-    std::vector<std::string> outgoing_;
-    bool closed_ = false;
+    Mutex mutex_;
+    std::vector<std::string> outgoing_ DDP_GUARDED_BY(mutex_);
+    bool closed_ DDP_GUARDED_BY(mutex_) = false;
     std::atomic<std::size_t> unsent_{0};
     std::unique_ptr<wire::Channel> channel_;  // null: closed
     uv_poll_t socket_{};

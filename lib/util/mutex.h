@@ -22,6 +22,12 @@
 namespace libddp {
 
 class DDP_THREAD_SAFETY(capability("mutex")) Mutex {
+public:
+    // The caller of this function holds it, through another object that clang does not know to have
+    // the same mutex.
+    void assume_held() const DDP_THREAD_SAFETY(assert_capability(this)) {}
+
+private:
     friend class Lock;
     std::mutex mutex_;
 };
@@ -40,7 +46,23 @@ public:
 
 private:
     friend class Condition;
+    friend class Unlocked;
     std::unique_lock<std::mutex> lock_;
+};
+
+// Lets go of the mutex while it lives, in a function whose caller has the lock.
+class DDP_THREAD_SAFETY(scoped_lockable) Unlocked {
+public:
+    Unlocked(Lock& lock, [[maybe_unused]] Mutex& mutex) DDP_THREAD_SAFETY(release_capability(mutex))
+        : lock_(lock) {
+        lock_.lock_.unlock();
+    }
+    ~Unlocked() DDP_THREAD_SAFETY(release_capability()) { lock_.lock_.lock(); }
+    Unlocked(const Unlocked&) = delete;
+    Unlocked& operator=(const Unlocked&) = delete;
+
+private:
+    Lock& lock_;
 };
 
 class Condition {
@@ -62,8 +84,9 @@ public:
     void wait_until(Lock& lock, std::chrono::steady_clock::time_point time) {
         condition_.wait_until(lock.lock_, time);
     }
-    void wait_for(Lock& lock, std::chrono::nanoseconds time) {
-        condition_.wait_for(lock.lock_, time);
+    // False: the time has passed.
+    bool wait_for(Lock& lock, std::chrono::nanoseconds time) {
+        return condition_.wait_for(lock.lock_, time) == std::cv_status::no_timeout;
     }
 
 private:

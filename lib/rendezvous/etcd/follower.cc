@@ -34,7 +34,6 @@ void EtcdFollower::join() {
 void EtcdFollower::load(const Deadline& deadline, const std::function<void()>& meanwhile) {
     for (int attempt = 1;; ++attempt) {
         try {
-            participant_.replica = {};
             return load_at_one_revision(deadline, meanwhile);
         } catch (const Error& error) {
             // etcd has compacted the revision that was being read.
@@ -67,7 +66,7 @@ void EtcdFollower::read_all(EtcdRange range, std::int64_t& revision, const Deadl
 void EtcdFollower::load_at_one_revision(const Deadline& deadline,
                                         const std::function<void()>& meanwhile) {
     std::int64_t revision = 0;
-    participant_.head_revision = 0;
+    std::int64_t head_revision = 0;
     std::vector<EtcdEntry> log;
     std::vector<EtcdEntry> alive;
     EtcdSnapshotHead head;
@@ -75,7 +74,7 @@ void EtcdFollower::load_at_one_revision(const Deadline& deadline,
     read_all(participant_.below(kWatched), revision, deadline, meanwhile, [&](EtcdEntry entry) {
         if (entry.key == participant_.key(kHead)) {
             head = EtcdSnapshotHead::decode(entry.value);
-            participant_.head_revision = entry.mod_revision;
+            head_revision = entry.mod_revision;
         } else {
             const bool is_alive = entry.key.starts_with(participant_.key(kAlive));
             if (is_alive && entry.value != kEtcdStoreVersion)
@@ -86,22 +85,24 @@ void EtcdFollower::load_at_one_revision(const Deadline& deadline,
             (is_alive ? alive : log).push_back(std::move(entry));
         }
     });
-    EtcdReplica& replica = participant_.replica;
-    if (head.id != 0) {
-        std::string snapshot;
+    std::string snapshot;
+    if (head.id != 0)
         read_all(participant_.snapshot(head.id), revision, deadline, meanwhile,
                  [&](EtcdEntry entry) { snapshot += entry.value; });
-        replica.load(snapshot, head);
-    }
     std::sort(log.begin(), log.end(), [](const EtcdEntry& a, const EtcdEntry& b) {
         return a.mod_revision < b.mod_revision;
     });
+    const Lock lock(participant_.mutex);
+    EtcdReplica& replica = participant_.replica;
+    replica = {};
+    if (head.id != 0) replica.load(snapshot, head);
     for (const auto& entry : alive) {
         if (entry.key == EtcdReplica::alive_key(participant_.owner))
             participant_.joined_at = entry.create_revision;
         replica.put(entry.key, entry.value, entry.mod_revision);
     }
     for (const auto& entry : log) replica.put(entry.key, entry.value, entry.mod_revision);
+    participant_.head_revision = head_revision;
     participant_.applied = revision;
 }
 
@@ -111,7 +112,7 @@ void EtcdFollower::follow() {
     while (true) {
         std::int64_t from = 0;
         {
-            const EtcdParticipant::Lock lock(participant_.mutex);
+            const Lock lock(participant_.mutex);
             if (!participant_.usable()) break;
             // again: of several events at one revision, some may not have come
             from = participant_.applied;
@@ -145,7 +146,7 @@ void EtcdFollower::take_news(EtcdNews news) {
     }
     bool lease_expired = false;
     {
-        const EtcdParticipant::Lock lock(participant_.mutex);
+        const Lock lock(participant_.mutex);
         const std::string watched = participant_.key(kWatched);
         for (const auto& event : news.events) {
             if (!event.entry.key.starts_with(watched)) continue;
@@ -176,7 +177,7 @@ void EtcdFollower::skip_compacted(std::int64_t revision) {
     const auto head = read({participant_.key(kHead), ""});
     const auto alive = read(participant_.below(kAlive));
     {
-        const EtcdParticipant::Lock lock(participant_.mutex);
+        const Lock lock(participant_.mutex);
         if (newest.empty() || newest.front().mod_revision <= participant_.applied) {
             EtcdReplica& replica = participant_.replica;
             const std::size_t watched = participant_.key(kWatched).size();

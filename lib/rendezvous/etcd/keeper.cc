@@ -76,7 +76,8 @@ void EtcdKeeper::join() {
 }
 
 void EtcdKeeper::look() {
-    const EtcdReplica& replica = participant_.replica;
+    participant_.mutex.assume_held();
+    EtcdReplica& replica = participant_.replica;
     const bool has_work =
         !replica.to_bury().empty() ||
         (replica.wants_snapshot() && replica.lowest_alive() == participant_.owner);
@@ -85,23 +86,27 @@ void EtcdKeeper::look() {
 }
 
 void EtcdKeeper::leave() {
-    if (participant_.lost || lease_ == 0) return;
+    std::int64_t joined_at = 0;
+    {
+        const Lock lock(participant_.mutex);
+        if (participant_.lost || lease_ == 0) return;
+        joined_at = participant_.joined_at;
+    }
     const interrupt::Off off;
     const auto deadline = Deadline::after_ms(kFarewellMs);
     try {
         EtcdClient client = participant_.client();
-        if (participant_.joined_at == 0) return client.revoke_lease(lease_, deadline);
+        if (joined_at == 0) return client.revoke_lease(lease_, deadline);
         const auto gone = EtcdOperation::remove({participant_.alive_key(), ""});
-        client.commit(
-            {{participant_.below(kAlive), Field::kCreated, Is::kEqual, participant_.joined_at}},
-            {gone, EtcdOperation::remove(participant_.contents()),
-             EtcdOperation::remove(participant_.below(kSnapshots)),
-             EtcdOperation::remove({participant_.key(kNewest), ""})},
-            {gone,
-             EtcdOperation::put(
-                 participant_.key(kWatched + EtcdReplica::bury_key(participant_.owner))),
-             EtcdOperation::put(participant_.key(kNewest))},
-            deadline);
+        client.commit({{participant_.below(kAlive), Field::kCreated, Is::kEqual, joined_at}},
+                      {gone, EtcdOperation::remove(participant_.contents()),
+                       EtcdOperation::remove(participant_.below(kSnapshots)),
+                       EtcdOperation::remove({participant_.key(kNewest), ""})},
+                      {gone,
+                       EtcdOperation::put(
+                           participant_.key(kWatched + EtcdReplica::bury_key(participant_.owner))),
+                       EtcdOperation::put(participant_.key(kNewest))},
+                      deadline);
         client.revoke_lease(lease_, deadline);
     } catch (const Error& error) {
         log(LogLevel::kInfo, "a farewell failed: ", error.what());
@@ -114,7 +119,9 @@ void EtcdKeeper::keep() {
     while (true) {
         {
             Lock lock(participant_.mutex);
-            wake_.wait_until(lock, next_beat_, [&] { return attend_ || !participant_.usable(); });
+            wake_.wait_until(lock, next_beat_, [&]() DDP_REQUIRES(participant_.mutex) {
+                return attend_ || !participant_.usable();
+            });
             if (!participant_.usable()) break;
             attend_ = false;
         }
@@ -146,8 +153,10 @@ void EtcdKeeper::look_for_stale_watch() {
     const std::int64_t newest = participant_.newest_batch(client_, third_of_lease());
     Lock lock(participant_.mutex);
     const std::int64_t before = participant_.applied;
-    participant_.changed.wait_for(
-        lock, kStale, [&] { return participant_.applied >= newest || !participant_.usable(); });
+    participant_.changed.wait_until(
+        lock, Deadline::Clock::now() + kStale, [&]() DDP_REQUIRES(participant_.mutex) {
+            return participant_.applied >= newest || !participant_.usable();
+        });
     if (participant_.applied < newest && participant_.applied == before) cut_watch_();
 }
 
@@ -177,7 +186,7 @@ void EtcdKeeper::make_snapshot() {
     std::vector<EtcdReplica::Logged> logged;
     {
         const Lock lock(participant_.mutex);
-        const EtcdReplica& replica = participant_.replica;
+        EtcdReplica& replica = participant_.replica;
         if (!replica.wants_snapshot() || replica.lowest_alive() != participant_.owner) return;
         bytes = replica.snapshot();
         logged = replica.logged();

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <set>
@@ -39,8 +38,6 @@ public:
     std::int64_t alive_until_ms() const;
 
 private:
-    using Lock = EtcdParticipant::Lock;
-
     bool renew_lease();
     void keep();
     void beat();
@@ -59,8 +56,8 @@ private:
         // boot_ms before the request was sent that etcd has answered last with a lease
         renewed_ms_;
     std::function<void()> cut_watch_;
-    std::condition_variable wake_;
-    bool attend_ = false;
+    Condition wake_;
+    bool attend_ DDP_GUARDED_BY(participant_.mutex) = false;
     std::set<std::uint64_t> tried_to_bury_;
     Deadline::Clock::time_point next_beat_, last_answer_;
     std::thread thread_;

@@ -2,17 +2,16 @@
 // have their own beside it.
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 
 #include "rendezvous/etcd/client.h"
 #include "rendezvous/etcd/replica.h"
 #include "util/error.h"
+#include "util/mutex.h"
 
 namespace libddp {
 
@@ -32,8 +31,6 @@ inline constexpr const char* kEtcdStoreVersion = "libddp etcd store 2";
 std::uint64_t random_number();
 
 struct EtcdParticipant {
-    using Lock = std::unique_lock<std::mutex>;
-
     // name: for messages. on_lost: with the mutex held, once.
     EtcdParticipant(const EtcdAddress& where, std::string called, std::function<void()> on_lost);
 
@@ -56,10 +53,8 @@ struct EtcdParticipant {
     // The revision of the newest batch.
     std::int64_t newest_batch(EtcdClient& client, const Deadline& deadline) const;
 
-    // With the mutex held.
-    bool usable() const { return !closed && !lost; }
-    void check_usable() const;
-    // Without.
+    bool usable() const DDP_REQUIRES(mutex) { return !closed && !lost; }
+    void check_usable() const DDP_REQUIRES(mutex);
     void lose(const std::string& reason);
     void lose_if_final(const Error& error);
 
@@ -73,14 +68,14 @@ struct EtcdParticipant {
     const std::shared_ptr<EtcdEndpoint> endpoint;
     const std::function<void()> on_lost;
 
-    std::mutex mutex;
-    std::condition_variable changed;
-    EtcdReplica replica;
-    std::int64_t applied = 0;  // revision that the replica stands for
-    std::int64_t head_revision = 0;
-    std::int64_t joined_at = 0;  // revision of its own key
-    bool closed = false;
-    std::optional<ErrorInfo> lost;
+    Mutex mutex;
+    Condition changed;
+    EtcdReplica replica DDP_GUARDED_BY(mutex);
+    std::int64_t applied DDP_GUARDED_BY(mutex) = 0;  // revision that the replica stands for
+    std::int64_t head_revision DDP_GUARDED_BY(mutex) = 0;
+    std::int64_t joined_at DDP_GUARDED_BY(mutex) = 0;  // revision of its own key
+    bool closed DDP_GUARDED_BY(mutex) = false;
+    std::optional<ErrorInfo> lost DDP_GUARDED_BY(mutex);
 };
 
 }  // namespace libddp

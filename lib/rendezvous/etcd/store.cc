@@ -27,7 +27,7 @@ std::size_t size_of(const Request& request) {
 EtcdStore::EtcdStore(const EtcdAddress& address, const std::string& name,
                      std::int64_t call_timeout_ms, const Deadline& deadline)
     : call_timeout_ms_(call_timeout_ms),
-      participant_(address, name, [this] { tell_loss(); }),
+      participant_(address, name, [this]() DDP_REQUIRES(participant_.mutex) { tell_loss(); }),
       writer_(participant_),
       follower_(participant_,
                 [this](Caller caller, std::optional<Outcome> outcome) {
@@ -38,7 +38,7 @@ EtcdStore::EtcdStore(const EtcdAddress& address, const std::string& name,
         keeper_.announce(deadline);
         follower_.load(deadline, [this] { keeper_.keep_lease(); });
         writer_.start();
-        follower_.start([this] { announce(); });
+        follower_.start([this]() DDP_REQUIRES(participant_.mutex) { announce(); });
         keeper_.start([this] { follower_.cut(); });
     } catch (...) {
         close();
@@ -95,10 +95,11 @@ Outcome EtcdStore::look(Lock& lock, const Request& request, const Deadline& boun
     writer_.synchronise(lock, request, bound, bound_ms);
     StoreState& state = participant_.replica.state();
     if (may_wait(request.op) && request.timeout_ms != kNoWait) {
-        const auto waited = interrupt::wait(lock, participant_.changed, deadline, [&] {
-            return !participant_.usable() ||
-                   state.first_missing(request.keys) == request.keys.size();
-        });
+        const auto waited = interrupt::wait(
+            lock, participant_.changed, deadline, [&]() DDP_REQUIRES(participant_.mutex) {
+                return !participant_.usable() ||
+                       state.first_missing(request.keys) == request.keys.size();
+            });
         participant_.check_usable();
         if (waited == interrupt::Waited::kInterrupted) participant_.interrupted(request);
     }
@@ -117,9 +118,9 @@ Notifier::Id EtcdStore::watch(const std::string& key, Notifier::Callback seen) {
 Notifier::Id EtcdStore::watch_connection(Notifier::Callback lost) {
     const Lock lock(participant_.mutex);
     if (participant_.closed) participant_.check_usable();
-    const Notifier::Id id = watches_.notifier().add(std::move(lost));
+    const Notifier::Id id = notifier_.add(std::move(lost));
     if (participant_.lost)
-        watches_.notifier().fire(id, participant_.lost->message);
+        notifier_.fire(id, participant_.lost->message);
     else
         connection_watches_.insert(id);
     return id;
@@ -131,7 +132,7 @@ void EtcdStore::unwatch(Notifier::Id id) {
         watches_.forget(id);
         connection_watches_.erase(id);
     }
-    watches_.notifier().remove(id);
+    notifier_.remove(id);
 }
 
 // Tells the waiting threads, the watches and the keeper that the replica has changed.
@@ -151,7 +152,7 @@ void EtcdStore::end_threads() {
 
 void EtcdStore::tell_loss() {
     end_threads();
-    for (auto id : connection_watches_) watches_.notifier().fire(id, participant_.lost->message);
+    for (auto id : connection_watches_) notifier_.fire(id, participant_.lost->message);
     connection_watches_.clear();
 }
 
@@ -167,7 +168,7 @@ void EtcdStore::close() {
     follower_.join();
     keeper_.join();
     keeper_.leave();
-    watches_.notifier().stop();
+    notifier_.stop();
 }
 
 }  // namespace libddp

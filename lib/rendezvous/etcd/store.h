@@ -37,18 +37,17 @@ public:
     std::int64_t alive_until_ms() const override { return keeper_.alive_until_ms(); }
 
 private:
-    using Lock = EtcdParticipant::Lock;
-
-    // With the participant's mutex held.
-    Outcome look(Lock& lock, const Request& request, const Deadline& bound, std::int64_t bound_ms);
-    void announce();
-    void end_threads();
-    void tell_loss();
+    Outcome look(Lock& lock, const Request& request, const Deadline& bound, std::int64_t bound_ms)
+        DDP_REQUIRES(participant_.mutex);
+    void announce() DDP_REQUIRES(participant_.mutex);
+    void end_threads() DDP_REQUIRES(participant_.mutex);
+    void tell_loss() DDP_REQUIRES(participant_.mutex);
 
     const std::int64_t call_timeout_ms_;
     EtcdParticipant participant_;
-    KeyWatches watches_;
-    std::set<Notifier::Id> connection_watches_;
+    Notifier notifier_;
+    KeyWatches watches_ DDP_GUARDED_BY(participant_.mutex){notifier_};
+    std::set<Notifier::Id> connection_watches_ DDP_GUARDED_BY(participant_.mutex);
     EtcdWriter writer_;
     EtcdFollower follower_;
     EtcdKeeper keeper_;

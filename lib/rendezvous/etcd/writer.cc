@@ -28,12 +28,14 @@ void EtcdWriter::join() {
 }
 
 void EtcdWriter::drop() {
+    participant_.mutex.assume_held();
     in_flight_.clear();
     outgoing_.clear();
     wake_.notify_all();
 }
 
 void EtcdWriter::answer(Caller caller, std::optional<Outcome> outcome) {
+    participant_.mutex.assume_held();
     if (caller.owner != participant_.owner) return;
     if (const auto entry = in_flight_.extract(caller.request))
         entry.mapped()->outcome = std::move(outcome);
@@ -41,14 +43,17 @@ void EtcdWriter::answer(Caller caller, std::optional<Outcome> outcome) {
 
 Outcome EtcdWriter::carry_out(Lock& lock, Request request, const Deadline& bound,
                               std::int64_t bound_ms) {
+    participant_.mutex.assume_held();
     const auto entry = std::make_shared<Entry>();
     entry->id = next_request_++;
     entry->bytes = encode_request(entry->id, request);
     in_flight_.emplace(entry->id, entry);
     outgoing_.push_back(entry);
     wake_.notify_one();
-    const auto waited = interrupt::wait(lock, participant_.changed, bound,
-                                        [&] { return entry->outcome || !participant_.usable(); });
+    const auto waited =
+        interrupt::wait(lock, participant_.changed, bound, [&]() DDP_REQUIRES(participant_.mutex) {
+            return entry->outcome || !participant_.usable();
+        });
     if (entry->outcome) return std::move(*entry->outcome);
     participant_.check_usable();
     in_flight_.erase(entry->id);
@@ -59,12 +64,14 @@ Outcome EtcdWriter::carry_out(Lock& lock, Request request, const Deadline& bound
 
 void EtcdWriter::synchronise(Lock& lock, const Request& request, const Deadline& bound,
                              std::int64_t bound_ms) {
+    participant_.mutex.assume_held();
     const std::uint64_t mine = ++syncs_asked_;
     wake_.notify_one();
-    const auto waited = interrupt::wait(lock, participant_.changed, bound, [&] {
-        return (syncs_done_ >= mine && participant_.applied >= sync_revision_) ||
-               !participant_.usable();
-    });
+    const auto waited =
+        interrupt::wait(lock, participant_.changed, bound, [&]() DDP_REQUIRES(participant_.mutex) {
+            return (syncs_done_ >= mine && participant_.applied >= sync_revision_) ||
+                   !participant_.usable();
+        });
     participant_.check_usable();
     if (waited == interrupt::Waited::kInterrupted) participant_.interrupted(request);
     if (waited == interrupt::Waited::kTimeout) participant_.no_answer(bound_ms);
@@ -82,25 +89,27 @@ void EtcdWriter::write() {
 
 // False: the participant is closed or lost.
 bool EtcdWriter::write_next(Lock& lock) {
-    wake_.wait(lock, [&] {
+    wake_.wait(lock, [&]() DDP_REQUIRES(participant_.mutex) {
         return !participant_.usable() || !outgoing_.empty() || syncs_asked_ > syncs_done_;
     });
     if (!participant_.usable()) return false;
     const std::uint64_t syncs = syncs_asked_;
     Entries entries = take_batch();
-    lock.unlock();
     std::int64_t revision = 0;
     std::string lost, refused;
-    try {
-        revision = entries.empty() ? participant_.newest_batch(client_, participant_.patience())
-                                   : write_batch(entries);
-    } catch (const Error& error) {
-        (error.info().code == DDP_ERROR_LIMIT && !entries.empty() ? refused : lost) = error.what();
-    } catch (const std::exception& error) {
-        lost = error.what();
+    {
+        const Unlocked meanwhile(lock, participant_.mutex);
+        try {
+            revision = entries.empty() ? participant_.newest_batch(client_, participant_.patience())
+                                       : write_batch(entries);
+        } catch (const Error& error) {
+            (error.info().code == DDP_ERROR_LIMIT && !entries.empty() ? refused : lost) =
+                error.what();
+        } catch (const std::exception& error) {
+            lost = error.what();
+        }
+        if (!lost.empty()) participant_.lose(lost);
     }
-    if (!lost.empty()) participant_.lose(lost);
-    lock.lock();
     if (!lost.empty()) return false;
     if (!refused.empty()) {
         refuse(entries, refused);

@@ -1,7 +1,6 @@
 // The thread of a participant that writes: requests that change something, as batches.
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -17,8 +16,6 @@ namespace libddp {
 // All but the constructor, start, end_calls and join: with the participant's mutex held.
 class EtcdWriter {
 public:
-    using Lock = EtcdParticipant::Lock;
-
     explicit EtcdWriter(EtcdParticipant& participant)
         : participant_(participant), client_(participant.client()) {}
     EtcdWriter(const EtcdWriter&) = delete;
@@ -46,21 +43,21 @@ private:
     using Entries = std::deque<std::shared_ptr<Entry>>;
 
     void write();
-    bool write_next(Lock& lock);
-    Entries take_batch();
-    void refuse(const Entries& entries, const std::string& why);
+    bool write_next(Lock& lock) DDP_REQUIRES(participant_.mutex);
+    Entries take_batch() DDP_REQUIRES(participant_.mutex);
+    void refuse(const Entries& entries, const std::string& why) DDP_REQUIRES(participant_.mutex);
     std::int64_t write_batch(Entries& entries);
     std::int64_t commit_piece(std::uint64_t batch, std::uint64_t piece, std::string value);
 
     EtcdParticipant& participant_;
     EtcdClient client_;
-    std::condition_variable wake_;
-    Entries outgoing_;
-    std::map<std::uint64_t, std::shared_ptr<Entry>> in_flight_;
-    std::uint64_t next_request_ = 1;
-    std::uint64_t syncs_asked_ = 0;
-    std::uint64_t syncs_done_ = 0;
-    std::int64_t sync_revision_ = 0;
+    Condition wake_;
+    Entries outgoing_ DDP_GUARDED_BY(participant_.mutex);
+    std::map<std::uint64_t, std::shared_ptr<Entry>> in_flight_ DDP_GUARDED_BY(participant_.mutex);
+    std::uint64_t next_request_ DDP_GUARDED_BY(participant_.mutex) = 1;
+    std::uint64_t syncs_asked_ DDP_GUARDED_BY(participant_.mutex) = 0;
+    std::uint64_t syncs_done_ DDP_GUARDED_BY(participant_.mutex) = 0;
+    std::int64_t sync_revision_ DDP_GUARDED_BY(participant_.mutex) = 0;
     std::uint64_t next_batch_ = 1;  // of the thread's own
     std::thread thread_;
 };
