@@ -2,7 +2,7 @@
 
 #include <atomic>
 #include <map>
-#include <mutex>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -12,6 +12,7 @@
 #include "util/descriptors.h"
 #include "util/error.h"
 #include "util/log.h"
+#include "util/mutex.h"
 #include "util/process.h"
 
 namespace libddp {
@@ -25,15 +26,15 @@ constexpr std::int64_t kTellMs = 2'000;
 struct Process {
     Process() { prepare_stores(); }
 
-    std::mutex mutex;
+    Mutex mutex;
     // For each address whose server this process runs: one thread at a time opens it. Taken before
     // `mutex`.
-    std::map<std::string, std::mutex> opening;
-    std::map<std::string, std::weak_ptr<Store>> clients;
+    std::map<std::string, Mutex> opening DDP_GUARDED_BY(mutex);
+    std::map<std::string, std::weak_ptr<Store>> clients DDP_GUARDED_BY(mutex);
     // The server that rank 0 runs lives as long as the process: other ranks may need it when rank
     // 0's groups are gone.
-    std::map<std::string, std::shared_ptr<Store>> hosted;
-    std::map<std::string, std::int64_t> generations;
+    std::map<std::string, std::shared_ptr<Store>> hosted DDP_GUARDED_BY(mutex);
+    std::map<std::string, std::int64_t> generations DDP_GUARDED_BY(mutex);
 };
 
 Process& process() {
@@ -66,31 +67,31 @@ bool is_lost(Store& store) {
     }
 }
 
-// A store of this process that is open already, or null. Called with the lock held.
-std::shared_ptr<Store> open_already(Process& p, const std::string& uri) {
+// A store of this process that is open already, or null.
+std::shared_ptr<Store> open_already(Process& p, const std::string& uri) DDP_REQUIRES(p.mutex) {
     if (auto found = p.hosted.find(uri); found != p.hosted.end()) return found->second;
     auto found = p.clients.find(uri);
     auto store = found == p.clients.end() ? nullptr : found->second.lock();
     return store && !is_lost(*store) ? store : nullptr;
 }
 
-std::mutex& opening_of(Process& p, const std::string& uri) {
-    std::lock_guard lock(p.mutex);
+Mutex& opening_of(Process& p, const std::string& uri) {
+    const Lock lock(p.mutex);
     return p.opening[uri];
 }
 
 std::shared_ptr<Store> shared_store(const StoreConfig& config) {
     auto& p = process();
-    std::unique_lock<std::mutex> opening;
-    if (config.is_server) opening = std::unique_lock(opening_of(p, config.uri));
+    std::optional<Lock> opening;
+    if (config.is_server) opening.emplace(opening_of(p, config.uri));
     {
-        std::lock_guard lock(p.mutex);
+        const Lock lock(p.mutex);
         if (auto store = open_already(p, config.uri)) return store;
     }
     // Not under p.mutex: another thread of this process may be the rank that runs the server for
     // which this one waits.
     auto store = open_store(config);
-    std::lock_guard lock(p.mutex);
+    const Lock lock(p.mutex);
     if (config.is_server) {
         p.hosted[config.uri] = store;
     } else {
@@ -102,7 +103,7 @@ std::shared_ptr<Store> shared_store(const StoreConfig& config) {
 
 std::int64_t next_generation(const std::string& key) {
     auto& p = process();
-    std::lock_guard lock(p.mutex);
+    const Lock lock(p.mutex);
     return ++p.generations[key];
 }
 

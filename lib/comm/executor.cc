@@ -60,7 +60,6 @@ ErrorInfo Executor::enqueue(Task task) {
     return {};
 }
 
-// Called with the lock held.
 bool Executor::anything_before() const {
     return !poison_.ok() || turn_taken_ || !queue_.empty() || !callbacks_.empty();
 }
@@ -113,7 +112,7 @@ bool Executor::help_until(Work& work, const std::optional<Deadline>& deadline, b
 }
 
 bool Executor::run_callbacks() {
-    if (callbacks_.count().load(std::memory_order_relaxed) == 0) return false;
+    if (callback_count_.load(std::memory_order_relaxed) == 0) return false;
     bool ran = false;
     Lock lock(mutex_);
     while (!callbacks_.empty() && !turn_taken_) {
@@ -214,8 +213,7 @@ void Executor::progress_loop() {
         if (!step(lock, /*user_thread=*/false, /*operations=*/true)) changed_.wait(lock);
 }
 
-// Takes the turn and runs one thing. False if there is nothing this thread may run now. Called and
-// returns with the lock held.
+// Takes the turn and runs one thing. False if there is nothing this thread may run now.
 bool Executor::step(Lock& lock, bool user_thread, bool operations) {
     if (turn_taken_ && !holds_turn()) return false;
     if (!callbacks_.empty()) {
@@ -234,36 +232,35 @@ bool Executor::step(Lock& lock, bool user_thread, bool operations) {
     return run_task(lock, task);
 }
 
-// Takes the turn for a task. False, with the task as it was: it is not ready. Called and returns
-// with the lock held.
+// Takes the turn for a task. False, with the task as it was: it is not ready.
 bool Executor::run_task(Lock& lock, Task& task, bool only_if_ready) {
     const Turn turn(*this, turn_taken_);
     operating_ = static_cast<bool>(task.operation);
-    lock.unlock();
-    if (task.operation) {
-        bool ready = true;
-        ErrorInfo result;
-        try {
-            ready = !only_if_ready || task.operation->ready();
-            if (ready) result = task.operation->run();
-        } catch (...) {
-            result = caught();
+    bool ready = true;
+    {
+        const Unlocked meanwhile(lock, mutex_);
+        if (task.operation) {
+            ErrorInfo result;
+            try {
+                ready = !only_if_ready || task.operation->ready();
+                if (ready) result = task.operation->run();
+            } catch (...) {
+                result = caught();
+            }
+            // Before anybody learns that the work is done: who then frees the group must not seem
+            // to interrupt it.
+            if (ready) task.operation = nullptr;
+            operating_ = false;
+            if (ready) task.work->complete(std::move(result));
+        } else {
+            task.work->open_gate();
         }
-        // Before anybody learns that the work is done: who then frees the group must not seem to
-        // interrupt it.
-        if (ready) task.operation = nullptr;
-        operating_ = false;
-        if (!ready) {
-            lock.lock();
-            if (stopping_) changed_.notify_all();
-            return false;
-        }
-        task.work->complete(std::move(result));
-    } else {
-        task.work->open_gate();
+        if (ready) task.work.reset();
     }
-    task.work.reset();
-    lock.lock();
+    if (!ready) {
+        if (stopping_) changed_.notify_all();
+        return false;
+    }
     wake_others();
     // they can run when the turn is given back, under this lock
     if (!callbacks_.empty()) callbacks_.ring();
@@ -272,9 +269,10 @@ bool Executor::run_task(Lock& lock, Task& task, bool only_if_ready) {
 
 void Executor::run_callback(Lock& lock, Continuation continuation) {
     const Turn turn(*this, turn_taken_);
-    lock.unlock();
-    Work::run(std::move(continuation));
-    lock.lock();
+    {
+        const Unlocked meanwhile(lock, mutex_);
+        Work::run(std::move(continuation));
+    }
     wake_others();
     if (!callbacks_.empty()) callbacks_.ring();
 }
@@ -343,7 +341,7 @@ bool SiblingExecutors::wait(Work& work, const std::optional<Deadline>& deadline,
     std::optional<ErrorInfo> verdict;
     bool soon = true;
     for (;;) {
-        std::unique_lock lock(mutex_);
+        Lock lock(mutex_);
         const std::uint64_t seen = rings_;
         lock.unlock();
         if (work.done()) {
@@ -356,7 +354,8 @@ bool SiblingExecutors::wait(Work& work, const std::optional<Deadline>& deadline,
             continue;
         }
         lock.lock();
-        rung_.wait_until(lock, next_glance(deadline, soon), [&] { return rings_ != seen; });
+        rung_.wait_until(lock, next_glance(deadline, soon),
+                         [&]() DDP_REQUIRES(mutex_) { return rings_ != seen; });
         lock.unlock();
         soon = work.help(lend);
         work.end_if_wanted(verdict);
@@ -371,7 +370,7 @@ bool SiblingExecutors::run_callbacks() {
 }
 
 void SiblingExecutors::ring() {
-    std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     ++rings_;
     rung_.notify_all();
 }

@@ -16,17 +16,16 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <thread>
 #include <vector>
 
 #include "comm/work.h"
+#include "util/mutex.h"
 
 namespace libddp {
 
@@ -42,15 +41,16 @@ using OperationPtr = std::unique_ptr<Operation>;
 
 class SiblingExecutors;
 
-// Continuations that wait for a thread inside a libddp call. Every function but count() is called
-// with the lock of the executor.
+// Continuations that wait for a thread inside a libddp call. Under the lock of the executor.
 class WaitingCallbacks {
 public:
+    // count: how many there are, for a look without the lock.
+    explicit WaitingCallbacks(std::atomic<std::int64_t>& count) : count_(count) {}
+
     bool empty() const { return waiting_.empty(); }
     void push(Continuation continuation);
     Continuation pop();
     std::deque<Continuation> take_all();
-    const std::atomic<std::int64_t>& count() const { return count_; }
     // Callbacks of siblings count together. Null: this executor has no siblings.
     void count_with(std::shared_ptr<SiblingExecutors> siblings);
     const std::shared_ptr<SiblingExecutors>& siblings() const { return siblings_; }
@@ -61,7 +61,7 @@ private:
     void add(std::int64_t change);
 
     std::deque<Continuation> waiting_;
-    std::atomic<std::int64_t> count_{0};
+    std::atomic<std::int64_t>& count_;
     std::shared_ptr<SiblingExecutors> siblings_;
 };
 
@@ -107,7 +107,7 @@ public:
     // Cheap then.
     bool run_callbacks();
     // How many there are.
-    const std::atomic<std::int64_t>& waiting_callbacks() const { return callbacks_.count(); }
+    const std::atomic<std::int64_t>& waiting_callbacks() const { return callback_count_; }
 
     // From now on threads that wait do what they can for all siblings, this executor among them.
     // They may not be the only ones that run operations.
@@ -139,32 +139,34 @@ private:
         OperationPtr operation;  // null: a gate, which lets the queue pass once `work` is done
         WorkPtr work;
     };
-    using Lock = std::unique_lock<std::mutex>;
 
     Executor(Runner runner, bool answers, OnInterrupt on_interrupt)
         : runner_(runner), answers_(answers), on_interrupt_(std::move(on_interrupt)) {}
 
     void progress_loop();
     ErrorInfo enqueue(Task task);
-    bool anything_before() const;
-    bool step(Lock& lock, bool user_thread, bool operations);
-    bool run_task(Lock& lock, Task& task, bool only_if_ready = false);
-    void run_callback(Lock& lock, Continuation continuation);
-    void wake_others();
+    bool anything_before() const DDP_REQUIRES(mutex_);
+    // These three let go of the lock meanwhile.
+    bool step(Lock& lock, bool user_thread, bool operations) DDP_REQUIRES(mutex_);
+    bool run_task(Lock& lock, Task& task, bool only_if_ready = false) DDP_REQUIRES(mutex_);
+    void run_callback(Lock& lock, Continuation continuation) DDP_REQUIRES(mutex_);
+    void wake_others() DDP_REQUIRES(mutex_);
 
     const Runner runner_;
     const bool answers_;
     const OnInterrupt on_interrupt_;
-    std::mutex mutex_;
-    std::condition_variable changed_;
-    std::deque<Task> queue_;
-    WaitingCallbacks callbacks_;
-    bool turn_taken_ = false;
-    int helpers_ = 0;                     // threads that wait in help_until
+    Mutex mutex_;
+    Condition changed_;
+    std::deque<Task> queue_ DDP_GUARDED_BY(mutex_);
+    std::atomic<std::int64_t> callback_count_{0};
+    WaitingCallbacks callbacks_ DDP_GUARDED_BY(mutex_){callback_count_};
+    bool turn_taken_ DDP_GUARDED_BY(mutex_) = false;
+    int helpers_ DDP_GUARDED_BY(mutex_) = 0;  // threads that wait in help_until
     std::atomic<bool> operating_{false};  // the thread that holds the turn is inside an operation
-    std::size_t front_position_ = 0;      // where the running continuation's next operation goes
-    bool stopping_ = false;
-    ErrorInfo poison_;
+    // where the running continuation's next operation goes
+    std::size_t front_position_ DDP_GUARDED_BY(mutex_) = 0;
+    bool stopping_ DDP_GUARDED_BY(mutex_) = false;
+    ErrorInfo poison_ DDP_GUARDED_BY(mutex_);
     std::thread thread_;
 };
 
@@ -194,9 +196,9 @@ public:
 private:
     const Members members_;
     std::atomic<std::int64_t> waiting_callbacks_{0};
-    std::mutex mutex_;
-    std::condition_variable rung_;
-    std::uint64_t rings_ = 0;
+    Mutex mutex_;
+    Condition rung_;
+    std::uint64_t rings_ DDP_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace libddp

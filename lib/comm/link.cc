@@ -99,7 +99,7 @@ Link::~Link() {
 
 std::shared_ptr<Store> Link::store() {
     if (place_.store) return place_.store;
-    std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     if (!lone_store_) {
         StoreConfig config;
         config.uri = "tcp://127.0.0.1:0";
@@ -135,7 +135,7 @@ void Link::on_verdict(const ErrorInfo& error) {
     std::shared_ptr<Executor> executor, comparisons;
     std::shared_ptr<Arbiter> arbiter;
     {
-        std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         arbiter = arbiter_.lock();
         transport = transport_;
         if (devices_) {
@@ -146,7 +146,7 @@ void Link::on_verdict(const ErrorInfo& error) {
     }
     const auto take = [this](const ErrorInfo& decided) {
         {
-            std::lock_guard lock(mutex_);
+            const Lock lock(mutex_);
             if (!verdict_.ok()) return;
             recorder_.broken(decided);  // before anybody learns of it, who may exit at once
             verdict_ = decided;
@@ -170,19 +170,19 @@ void Link::on_verdict(const ErrorInfo& error) {
 }
 
 bool Link::set_arbiter(const std::shared_ptr<Arbiter>& arbiter) {
-    std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     if (!arbiter_.expired()) return false;
     arbiter_ = arbiter;
     return true;
 }
 
 bool Link::has_arbiter() const {
-    std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     return !arbiter_.expired();
 }
 
 ErrorInfo Link::verdict() const {
-    std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     return verdict_;
 }
 

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
@@ -16,6 +15,7 @@
 #include "comm/transport.h"
 #include "comm/verdict.h"
 #include "record/recorder.h"
+#include "util/mutex.h"
 
 namespace libddp {
 
@@ -105,16 +105,18 @@ private:
     const MeetingPlace place_;
     const std::shared_ptr<OperationCounts> counts_;
     const record::Recorder recorder_;
+    // Set while the link is joined, with mutex_ held: a verdict may come then. So are the executor
+    // and the devices.
     std::shared_ptr<Transport> transport_;  // for host memory
     std::unique_ptr<Monitor> monitor_;      // null when alone
     std::shared_ptr<Executor> executor_;
     LinkContexts contexts_;
     std::int32_t splits_ = 0;         // how often it was divided
     std::int64_t next_sequence_ = 0;  // touched only by the thread that holds the executor's turn
-    mutable std::mutex mutex_;
-    ErrorInfo verdict_;
-    std::weak_ptr<Arbiter> arbiter_;
-    std::shared_ptr<Store> lone_store_;
+    mutable Mutex mutex_;
+    ErrorInfo verdict_ DDP_GUARDED_BY(mutex_);
+    std::weak_ptr<Arbiter> arbiter_ DDP_GUARDED_BY(mutex_);
+    std::shared_ptr<Store> lone_store_ DDP_GUARDED_BY(mutex_);
     std::unique_ptr<LinkDevices> devices_;
 };
 

@@ -263,7 +263,7 @@ void LinkJoining::connect(const ddp_backend* backend) {
             Monitor* const monitor = link.monitor_.get();
             link.break_everywhere(monitor ? monitor->resolve(error, what) : error);
         });
-    std::lock_guard lock(link_.mutex_);
+    const Lock lock(link_.mutex_);
     link_.transport_ = std::move(transport);
     link_.devices_ = std::move(devices);
     link_.executor_ = std::move(executor);

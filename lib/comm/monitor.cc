@@ -46,7 +46,7 @@ void Monitor::start() {
             [this, reason = std::move(reason), graceful] { connection_ended(reason, graceful); });
     }));
     watches_.push_back(store.watch(config_.key(group_keys::kEnded), [this](std::string value) {
-        const std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         ended_ = decode_verdict(value);
     }));
     others_.emplace(static_cast<OneOfGroups&>(*this));
@@ -67,7 +67,7 @@ Monitor::~Monitor() {
 
 // Moves to the next state. The caller does what the table says.
 MonitorAction Monitor::raise(Event event) {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     const Reaction reaction = react(state_, event);
     state_ = reaction.state;
     changed_.notify_all();
@@ -75,13 +75,13 @@ MonitorAction Monitor::raise(Event event) {
 }
 
 void Monitor::other_broke(const std::string& story) {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     if (verdict_.ok() && other_broke_.empty()) other_broke_ = story;
 }
 
 void Monitor::accept(ErrorInfo verdict) {
     {
-        std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         const Reaction reaction = react(state_, Event::kVerdict);
         if (reaction.action != Action::kAnnounce) return;
         state_ = reaction.state;
@@ -108,9 +108,9 @@ ErrorInfo Monitor::report_briefly(const ErrorInfo& error) {
     thread_.post(
         [this, error] { accept(raise(Event::kTell) == Action::kWrite ? agree_on(error) : error); });
     {
-        std::unique_lock lock(mutex_);
-        changed_.wait_for(lock, std::chrono::milliseconds(kBrieflyMs),
-                          [this] { return !may_hear(state_); });
+        Lock lock(mutex_);
+        changed_.wait_until(lock, Deadline::after_ms(kBrieflyMs).at(),
+                            [this]() DDP_REQUIRES(mutex_) { return !may_hear(state_); });
     }
     accept(error);
     return verdict();
@@ -159,7 +159,7 @@ ErrorInfo Monitor::resolve(const ErrorInfo& local, const std::string& operation,
     const interrupt::Off off;  // bounded, and what it finds out is worth more
     const bool timeout = local.code == DDP_ERROR_TIMEOUT;
     const auto blame = [&] {
-        const std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         const bool store_gone = state_ == MonitorState::kGone;
         return Blame{config_,           local,      operation,   advice,
                      progress_.begun(), store_gone, other_broke_};
@@ -187,11 +187,11 @@ ErrorInfo Monitor::resolve(const ErrorInfo& local, const std::string& operation,
 }
 
 void Monitor::wait_for_verdict(std::int64_t ms) {
-    std::unique_lock lock(mutex_);
-    const auto decided = [this] { return !may_hear(state_); };
-    if (!changed_.wait_for(lock, std::chrono::milliseconds(ms), decided) &&
+    Lock lock(mutex_);
+    const auto decided = [this]() DDP_REQUIRES(mutex_) { return !may_hear(state_); };
+    if (!changed_.wait_until(lock, Deadline::after_ms(ms).at(), decided) &&
         state_ == MonitorState::kLosing)
-        changed_.wait_for(lock, std::chrono::milliseconds(kStoreMs + kVerdictMs), decided);
+        changed_.wait_until(lock, Deadline::after_ms(kStoreMs + kVerdictMs).at(), decided);
 }
 
 MonitorEvent Monitor::look_at_store() {
@@ -203,12 +203,12 @@ MonitorEvent Monitor::look_at_store() {
 }
 
 ErrorInfo Monitor::verdict() const {
-    std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     return verdict_;
 }
 
 bool Monitor::store_silent() const {
-    std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     return is_silent(state_);
 }
 
@@ -231,7 +231,7 @@ void Monitor::connection_ended(const std::string& reason, bool graceful) {
 void Monitor::explain_loss(const std::string& reason) {
     ErrorInfo ended;
     {
-        std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         ended = ended_;
     }
     if (ended.ok() || ended.rank != config_.store_rank) {
@@ -261,7 +261,7 @@ void Monitor::leave() {
     const Event store = look_at_store();
     raise(store);
     if (store != Event::kStoreAnswers) return;
-    std::unique_lock lock(mutex_);
+    Lock lock(mutex_);
     const std::string why = verdict_.ok() ? other_broke_ : "";
     lock.unlock();
     claim_.say_goodbye(progress_.begun(), why);
@@ -288,7 +288,7 @@ void Monitor::leave_last(std::int64_t timeout_ms) {
 void Monitor::say_exit(int status, const Deadline& deadline) {
     if (claim_.leaving()) return;
     const Action action = raise(Event::kExit);
-    std::unique_lock lock(mutex_);
+    Lock lock(mutex_);
     const ErrorInfo verdict = verdict_;
     const std::string why = other_broke_;
     lock.unlock();

@@ -13,10 +13,8 @@
 // monitor_state.h says what a monitor does when. Monitor does it.
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
-#include <mutex>
 #include <optional>
 #include <string>
 
@@ -29,6 +27,7 @@
 #include "util/at_exit.h"
 #include "util/deadline.h"
 #include "util/error.h"
+#include "util/mutex.h"
 
 namespace libddp {
 
@@ -112,15 +111,16 @@ private:
     Progress progress_;
     RankClaim claim_;
 
-    mutable std::mutex mutex_;
-    std::condition_variable changed_;
-    MonitorState state_ = MonitorState::kOutside;
-    ErrorInfo verdict_;
-    Deadline verdict_stays_ = Deadline::after_ms(0);  // until then the store does
+    mutable Mutex mutex_;
+    Condition changed_;
+    MonitorState state_ DDP_GUARDED_BY(mutex_) = MonitorState::kOutside;
+    ErrorInfo verdict_ DDP_GUARDED_BY(mutex_);
+    // until then the store does
+    Deadline verdict_stays_ DDP_GUARDED_BY(mutex_) = Deadline::after_ms(0);
     // of another group of this process, the first; empty: none
-    std::string other_broke_;
+    std::string other_broke_ DDP_GUARDED_BY(mutex_);
     // how the first process exits that has not left, whose own store may end with it
-    ErrorInfo ended_;
+    ErrorInfo ended_ DDP_GUARDED_BY(mutex_);
 
     MonitorThread thread_;
     std::vector<Store::Watch> watches_;

@@ -14,7 +14,7 @@ void MonitorThread::start() {
 
 void MonitorThread::stop() {
     {
-        const std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         stopping_ = true;
         changed_.notify_all();
     }
@@ -22,20 +22,21 @@ void MonitorThread::stop() {
 }
 
 void MonitorThread::post(std::function<void()> task) {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     tasks_.push_back(std::move(task));
     changed_.notify_all();
 }
 
-void MonitorThread::wait_for_task(std::unique_lock<std::mutex>& lock) {
-    const auto woken = [this] { return stopping_ || !tasks_.empty(); };
+void MonitorThread::wait_for_task(Lock& lock) {
+    const auto woken = [this]() DDP_REQUIRES(mutex_) { return stopping_ || !tasks_.empty(); };
     if (!recorder_) return changed_.wait(lock, woken);
-    while (!changed_.wait_for(lock, record::kHeartbeat, woken)) recorder_.beat(false);
+    while (!changed_.wait_until(lock, std::chrono::steady_clock::now() + record::kHeartbeat, woken))
+        recorder_.beat(false);
 }
 
 void MonitorThread::loop() {
     recorder_.beat(true);
-    std::unique_lock lock(mutex_);
+    Lock lock(mutex_);
     for (;;) {
         wait_for_task(lock);
         recorder_.beat(false);

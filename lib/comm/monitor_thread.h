@@ -2,13 +2,12 @@
 // runs.
 #pragma once
 
-#include <condition_variable>
 #include <deque>
 #include <functional>
-#include <mutex>
 #include <thread>
 
 #include "record/recorder.h"
+#include "util/mutex.h"
 
 namespace libddp {
 
@@ -27,13 +26,13 @@ public:
 
 private:
     void loop();
-    void wait_for_task(std::unique_lock<std::mutex>& lock);
+    void wait_for_task(Lock& lock) DDP_REQUIRES(mutex_);
 
     const record::Recorder recorder_;
-    std::mutex mutex_;
-    std::condition_variable changed_;
-    std::deque<std::function<void()>> tasks_;
-    bool stopping_ = false;
+    Mutex mutex_;
+    Condition changed_;
+    std::deque<std::function<void()>> tasks_ DDP_GUARDED_BY(mutex_);
+    bool stopping_ DDP_GUARDED_BY(mutex_) = false;
     std::thread thread_;
 };
 

@@ -6,14 +6,14 @@ namespace libddp {
 
 void Progress::begins(const Signature& operation) {
     {
-        const std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         operation_ = operation;
     }
     begun_.store(operation.sequence + 1, std::memory_order_relaxed);
 }
 
 std::string Progress::under_way() const {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     return ended_ < begun_ ? describe(operation_) : "";
 }
 

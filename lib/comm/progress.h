@@ -4,10 +4,10 @@
 
 #include <atomic>
 #include <cstdint>
-#include <mutex>
 #include <string>
 
 #include "comm/signature.h"
+#include "util/mutex.h"
 
 namespace libddp {
 
@@ -24,8 +24,9 @@ public:
 
 private:
     std::atomic<std::int64_t> begun_{0}, ended_{0};
-    mutable std::mutex mutex_;
-    Signature operation_{};  // the newest, which is under way if ended_ < begun_
+    mutable Mutex mutex_;
+    // the newest, which is under way if ended_ < begun_
+    Signature operation_ DDP_GUARDED_BY(mutex_){};
 };
 
 // The parts of what a rank told. name: the key, for an error.

@@ -1,7 +1,6 @@
 #include "comm/round_robin.h"
 
 #include <algorithm>
-#include <condition_variable>
 #include <utility>
 
 #include "util/hash.h"
@@ -117,21 +116,21 @@ public:
     }
 
     void end() {
-        std::unique_lock lock(mutex_);
+        Lock lock(mutex_);
         group_ = nullptr;
-        left_.wait(lock, [this] { return visits_ == 0; });
+        left_.wait(lock, [this]() DDP_REQUIRES(mutex_) { return visits_ == 0; });
     }
 
 private:
     // Keeps the group while it is used, unless it has ended.
     struct Visit {
         explicit Visit(Bond& to) : bond(to) {
-            std::lock_guard lock(bond.mutex_);
+            const Lock lock(bond.mutex_);
             group = bond.group_;
             ++bond.visits_;
         }
         ~Visit() {
-            std::lock_guard lock(bond.mutex_);
+            const Lock lock(bond.mutex_);
             --bond.visits_;
             bond.left_.notify_all();
         }
@@ -142,10 +141,10 @@ private:
         RoundRobin* group;
     };
 
-    std::mutex mutex_;
-    std::condition_variable left_;
-    RoundRobin* group_;
-    int visits_ = 0;
+    Mutex mutex_;
+    Condition left_;
+    RoundRobin* group_ DDP_GUARDED_BY(mutex_);
+    int visits_ DDP_GUARDED_BY(mutex_) = 0;
 };
 
 RoundRobin::RoundRobin(Links links)
@@ -195,7 +194,7 @@ std::shared_ptr<Group> RoundRobin::split(std::int32_t color, std::int32_t key, c
 WorkPtr RoundRobin::submit(const Collective& collective, OpTag tag) {
     if (Link* here = link_in_order(tag)) return here->submit(collective, std::move(tag));
     if (collective.kind == DDP_COLLECTIVE_BARRIER) return barrier(tag);
-    std::lock_guard lock(next_mutex_);
+    const Lock lock(next_mutex_);
     WorkPtr work = links_[next_]->submit(collective, std::move(tag));
     next_ = (next_ + 1) % links_.size();  // what was refused took no link
     return work;
@@ -228,7 +227,7 @@ ErrorInfo RoundRobin::decide(const Link& broken, const ErrorInfo& verdict) {
         return verdict.code == DDP_ERROR_INTERRUPTED ? first.break_everywhere(verdict)
                                                      : first.adopt(verdict, broken);
     {
-        std::lock_guard lock(verdict_mutex_);
+        const Lock lock(verdict_mutex_);
         if (!verdict_.ok()) return verdict_;
         verdict_ = verdict;
         set_broken();  // before anybody else comes back from here with the verdict
@@ -239,7 +238,7 @@ ErrorInfo RoundRobin::decide(const Link& broken, const ErrorInfo& verdict) {
 }
 
 ErrorInfo RoundRobin::verdict() const {
-    std::lock_guard lock(verdict_mutex_);
+    const Lock lock(verdict_mutex_);
     return verdict_;
 }
 

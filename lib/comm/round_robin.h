@@ -6,12 +6,12 @@
 // are the same on every rank.
 #pragma once
 
-#include <mutex>
 #include <string>
 #include <vector>
 
 #include "comm/executor.h"
 #include "comm/link.h"
+#include "util/mutex.h"
 
 namespace libddp {
 
@@ -60,10 +60,10 @@ private:
     const std::string backend_name_;
     const std::shared_ptr<Bond> bond_;
     const std::shared_ptr<SiblingExecutors> executors_;
-    std::mutex next_mutex_;
-    std::size_t next_ = 0;  // the link for the next collective
-    mutable std::mutex verdict_mutex_;
-    ErrorInfo verdict_;
+    Mutex next_mutex_;
+    std::size_t next_ DDP_GUARDED_BY(next_mutex_) = 0;  // the link for the next collective
+    mutable Mutex verdict_mutex_;
+    ErrorInfo verdict_ DDP_GUARDED_BY(verdict_mutex_);
 };
 
 // A round robin group of existing groups. Collective: compares with the other ranks. tag: what the

@@ -55,6 +55,7 @@ bool Queue::holds_turn() const {
 WorkPtr Work::user_completed(std::int64_t timeout_ms) {
     auto work = std::make_shared<Work>(nullptr);
     work->user_completed_ = true;
+    const Lock lock(work->mutex_);
     work->expiry_ = Expiry{Deadline::after_ms(timeout_ms), timeout_ms};
     return work;
 }
@@ -62,7 +63,7 @@ WorkPtr Work::user_completed(std::int64_t timeout_ms) {
 Work::~Work() {
     if (done() || !expiry_) return;
     for (const auto& continuation : continuations_) {
-        std::lock_guard lock(continuation.out->mutex_);
+        const Lock lock(continuation.out->mutex_);
         continuation.out->expiry_ = expiry_;
     }
 }
@@ -70,7 +71,7 @@ Work::~Work() {
 bool Work::complete(ErrorInfo result) {
     std::vector<Continuation> continuations;
     {
-        std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         if (done()) return false;
         result_ = std::move(result);
         finished_at_ = Deadline::Clock::now();
@@ -78,17 +79,13 @@ bool Work::complete(ErrorInfo result) {
         done_.store(true, std::memory_order_release);
         finished_.notify_all();
     }
-    start_all(std::move(continuations));
+    for (auto& continuation : continuations) start(std::move(continuation));
     if (queue_) queue_->notify();
     return true;
 }
 
-void Work::start_all(std::vector<Continuation> continuations) {
-    for (auto& continuation : continuations) start(std::move(continuation));
-}
-
 void Work::close_gate() {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     gated_ = true;
 }
 
@@ -97,11 +94,11 @@ void Work::close_gate() {
 void Work::open_gate() {
     std::vector<Continuation> continuations;
     {
-        std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         gated_ = false;
         if (done()) continuations.swap(continuations_);
     }
-    start_all(std::move(continuations));
+    for (auto& continuation : continuations) start(std::move(continuation));
 }
 
 void Work::poll() {
@@ -123,7 +120,7 @@ bool Work::wait(const std::optional<Deadline>& deadline, bool lend) {
     bool soon = true;
     while (!done()) {
         if (deadline && deadline->expired()) return false;
-        std::unique_lock lock(mutex_);
+        Lock lock(mutex_);
         auto glance = next_glance(deadline, soon);
         if (expiry_) glance = std::min(glance, expiry_->deadline.at());
         finished_.wait_until(lock, glance, [this] { return done(); });
@@ -168,10 +165,10 @@ void Work::follow(Work& other, OpTag tag, ContinuationFn called) {
 // Registers a continuation; false if the work is done and it must be started instead.
 bool Work::attach(Continuation& continuation) {
     {
-        std::lock_guard lock(continuation.out->mutex_);
+        const Lock lock(continuation.out->mutex_);
         continuation.out->next_ = weak_from_this();
     }
-    std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     if (done() && !gated_) return false;
     continuations_.push_back(std::move(continuation));
     return true;
@@ -215,14 +212,17 @@ void Work::enqueued_on(StreamPtr stream, std::int64_t timeout_ms) {
     settle_ms_ = timeout_ms;
 }
 
+// The event that follows this work on its stream.
+EventPtr Work::settling() {
+    const Lock lock(mutex_);
+    if (!settled_) settled_ = stream_->record();
+    return settled_;
+}
+
 // An aborted operation ends as well, so the group is asked after the event.
 bool Work::settled() {
     if (!stream_) return true;
-    {
-        const std::lock_guard lock(mutex_);
-        if (!settled_) settled_ = stream_->record();
-    }
-    const bool done = settled_->done();
+    const bool done = settling()->done();
     check_queue();
     return done;
 }
@@ -230,7 +230,7 @@ bool Work::settled() {
 bool Work::settle(const std::optional<Deadline>& deadline) {
     if (settled()) return true;
     const bool done =
-        wait_for(*settled_, deadline ? *deadline : Deadline::after_ms(settle_ms_), [this] {
+        wait_for(*settling(), deadline ? *deadline : Deadline::after_ms(settle_ms_), [this] {
             check_queue();
             if (interrupt::wanted()) interrupted();
         });
@@ -255,7 +255,7 @@ void Work::interrupted() {
     const ErrorInfo verdict = queue_->interrupted(target_);
     try {
         // An aborted operation ends soon, and uses the caller's memory until then.
-        if (settled_) wait_for(*settled_, Deadline::after_ms(kLetGoMs), [] {});
+        if (stream_) wait_for(*settling(), Deadline::after_ms(kLetGoMs), [] {});
     } catch (const Error&) {
         // A device that has failed uses no memory.
     }
@@ -267,7 +267,7 @@ void Work::expire_if_due() {
     std::optional<Expiry> expiry;
     WorkPtr next;
     {
-        std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         expiry = expiry_;
         next = next_.lock();
     }
@@ -301,7 +301,7 @@ void Work::help(bool lend, std::vector<const Queue*>& helped) {
 }
 
 WorkPtr Work::waits_for() {
-    std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     return next_.lock();
 }
 

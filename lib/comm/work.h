@@ -4,10 +4,8 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <vector>
 
@@ -15,6 +13,7 @@
 #include "comm/tag.h"
 #include "util/deadline.h"
 #include "util/error.h"
+#include "util/mutex.h"
 
 namespace libddp {
 
@@ -154,13 +153,13 @@ private:
     void start(Continuation continuation);
     static void run(Continuation continuation);
     static void pass_on(Continuation continuation, const ErrorInfo& result);
-    void start_all(std::vector<Continuation> continuations);
     void close_gate();
     void open_gate();
     void expire_if_due();
     bool help(bool lend);
     void help(bool lend, std::vector<const Queue*>& helped);
     WorkPtr waits_for();
+    EventPtr settling();
     void end_if_wanted(std::optional<ErrorInfo>& verdict);
     void check_queue() const;
     [[noreturn]] void interrupted();
@@ -168,18 +167,20 @@ private:
     const std::shared_ptr<Queue> queue_;
     bool user_completed_ = false;
     WaitTarget target_;
-    std::mutex mutex_;
-    std::condition_variable finished_;
+    Mutex mutex_;
+    Condition finished_;
     std::atomic<bool> done_{false};
-    ErrorInfo result_;
+    ErrorInfo result_;  // this and the time: written once, before done_
     Deadline::Clock::time_point finished_at_;
-    std::vector<Continuation> continuations_;
-    bool gated_ = false;        // continuations wait until the queue comes to this work's gate
-    std::weak_ptr<Work> next_;  // what this one waits for, so that its deadline is seen
-    std::optional<Expiry> expiry_;
+    std::vector<Continuation> continuations_ DDP_GUARDED_BY(mutex_);
+    // continuations wait until the queue comes to this work's gate
+    bool gated_ DDP_GUARDED_BY(mutex_) = false;
+    // what this one waits for, so that its deadline is seen
+    std::weak_ptr<Work> next_ DDP_GUARDED_BY(mutex_);
+    std::optional<Expiry> expiry_ DDP_GUARDED_BY(mutex_);
     StreamPtr stream_;  // null: nothing of it is on a device
     std::int64_t settle_ms_ = kDefaultTimeoutMs;
-    EventPtr settled_;  // recorded when somebody first wants to know
+    EventPtr settled_ DDP_GUARDED_BY(mutex_);  // recorded when somebody first wants to know
 };
 
 }  // namespace libddp

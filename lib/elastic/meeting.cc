@@ -100,7 +100,7 @@ RosterRecord Meeting::propose(const std::vector<std::string>& came) {
 void Meeting::wake_at(const std::string& key) {
     if (watches_.contains(key)) return;
     const auto news = [this] {
-        const std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         news_ = true;
         changed_.notify_all();
     };
@@ -110,9 +110,9 @@ void Meeting::wake_at(const std::string& key) {
 }
 
 void Meeting::wait(std::int64_t ms) {
-    std::unique_lock lock(mutex_);
-    const auto waited =
-        interrupt::wait(lock, changed_, Deadline::after_ms(ms), [this] { return news_; });
+    Lock lock(mutex_);
+    const auto waited = interrupt::wait(lock, changed_, Deadline::after_ms(ms),
+                                        [this]() DDP_REQUIRES(mutex_) { return news_; });
     if (waited == interrupt::Waited::kInterrupted)
         fail(DDP_ERROR_INTERRUPTED, "the wait for roster ", number_, " was interrupted");
 }
@@ -131,7 +131,7 @@ RosterRecord Meeting::decide(std::function<void()> late) {
         if (interrupt::wanted())
             fail(DDP_ERROR_INTERRUPTED, "the wait for roster ", number_, " was interrupted");
         {
-            const std::lock_guard lock(mutex_);
+            const Lock lock(mutex_);
             news_ = false;
         }
         Look now = look();

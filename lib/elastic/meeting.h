@@ -8,12 +8,10 @@
 // roster after.
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <limits>
 #include <map>
-#include <mutex>
 #include <set>
 #include <string>
 #include <vector>
@@ -21,6 +19,7 @@
 #include "elastic/roster.h"
 #include "rendezvous/store.h"
 #include "util/deadline.h"
+#include "util/mutex.h"
 
 namespace libddp {
 
@@ -74,9 +73,9 @@ private:
     const std::int64_t number_;
     bool counts_comers_ = false;
     std::map<std::string, Store::Watch> watches_;  // by key; the connection's has none
-    std::mutex mutex_;
-    std::condition_variable changed_;
-    bool news_ = false;  // since the last look
+    Mutex mutex_;
+    Condition changed_;
+    bool news_ DDP_GUARDED_BY(mutex_) = false;  // since the last look
 };
 
 }  // namespace libddp
