@@ -9,6 +9,7 @@
 namespace libddp {
 
 void MonitorThread::start() {
+    const Lock lock(mutex_);  // no task begins before is_this_thread() knows
     thread_ = quiet_thread([this] { loop(); });
 }
 
