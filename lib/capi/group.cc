@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <vector>
 
 #include "capi/group_config.h"
@@ -16,6 +15,7 @@
 #include "launch/environment.h"
 #include "rendezvous/store.h"
 #include "util/deadline.h"
+#include "util/mutex.h"
 
 using namespace libddp;
 
@@ -57,12 +57,12 @@ class Allocations {
 public:
     void* add(std::shared_ptr<std::byte> memory, std::size_t bytes) {
         void* key = memory.get();
-        std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         held_.emplace(key, Block{std::move(memory), bytes, {}});
         return key;
     }
     std::shared_ptr<std::byte> take(void* key) {
-        std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         auto node = held_.extract(key);
         if (node.empty())
             fail_call(DDP_ERROR_INVALID_ARGUMENT,
@@ -73,7 +73,7 @@ public:
         return std::move(block.memory);
     }
     bool hold(const void* address) {
-        std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         auto after = held_.upper_bound(const_cast<void*>(address));
         if (after == held_.begin()) return false;
         const Block& block = std::prev(after)->second;
@@ -87,8 +87,8 @@ private:
         Origin origin;
     };
 
-    std::mutex mutex_;
-    std::map<void*, Block> held_;
+    Mutex mutex_;
+    std::map<void*, Block> held_ DDP_GUARDED_BY(mutex_);
 };
 
 Allocations& allocations() {

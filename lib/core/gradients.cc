@@ -59,7 +59,7 @@ void HostGradients::fill_with_zeros(std::int32_t param, const Gradient& gradient
 void HostGradients::keep(std::int32_t param, const Gradient& gradient) {
     if (gradient.grad) return;
     std::vector<std::byte> copy(gradient.place, gradient.place + gradient.bytes);
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     kept_.insert_or_assign(param, std::move(copy));
 }
 
@@ -77,7 +77,7 @@ void HostGradients::convert_result(const ddp_bucket& bucket, const BucketTensor&
 void HostGradients::give_back(const ddp_bucket&, const BucketTensor& tensor,
                               const Gradient& gradient) {
     if (gradient.grad) return;
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     const auto found = kept_.find(tensor.param);
     if (found != kept_.end() && !found->second.empty())
         std::memcpy(gradient.place, found->second.data(), found->second.size());
@@ -116,6 +116,7 @@ void DeviceGradients::begin_step(const Participation& participation) {
             fills_[static_cast<std::size_t>(param)] = Fill::kKeptZeros;
         }
         bucket->missing.store(expected, std::memory_order_relaxed);
+        const Lock lock(bucket->mutex);
         bucket->streams.clear();
         bucket->complete.clear();
     }
@@ -126,11 +127,11 @@ void DeviceGradients::come(const Gradient& gradient, void* stream, bool later) {
     Bucket& b = bucket(gradient.bucket);
     if (names_thread_stream(stream)) {
         EventPtr here = b.device_streams->stream()->record(stream);
-        const std::lock_guard lock(b.mutex);
+        const Lock lock(b.mutex);
         b.complete.push_back(std::move(here));
         return;
     }
-    const std::lock_guard lock(b.mutex);
+    const Lock lock(b.mutex);
     if (std::find(b.streams.begin(), b.streams.end(), stream) == b.streams.end())
         b.streams.push_back(stream);
 }
@@ -141,7 +142,7 @@ void DeviceGradients::decide(std::int32_t param, const Gradient& gradient, Fill 
     Bucket& b = bucket(gradient.bucket);
     fills_[static_cast<std::size_t>(param)] = fill;
     if (b.missing.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
-    const std::lock_guard lock(b.mutex);
+    const Lock lock(b.mutex);
     for (void* stream : b.streams) b.complete.push_back(b.device_streams->stream()->record(stream));
 }
 

@@ -16,7 +16,6 @@
 #include <cstring>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <tuple>
 #include <utility>
@@ -30,6 +29,7 @@
 #include "hooks/hook.h"
 #include "kernels/arithmetic.h"
 #include "kernels/dtype.h"
+#include "util/mutex.h"
 
 namespace libddp {
 
@@ -110,7 +110,10 @@ public:
     static void deliver(const ddp_bucket&) {}
     static void finish(Group&, std::int64_t, bool) {}
     // Nothing of a step is left.
-    void forget_step() { kept_.clear(); }
+    void forget_step() {
+        const Lock lock(mutex_);
+        kept_.clear();
+    }
 
     std::uint64_t copied_bytes() const { return copied_bytes_.load(std::memory_order_relaxed); }
 
@@ -125,8 +128,8 @@ private:
 
     const ParamTable& table_;
     std::atomic<std::uint64_t> copied_bytes_{0};
-    std::mutex mutex_;
-    std::map<std::int32_t, std::vector<std::byte>> kept_;
+    Mutex mutex_;
+    std::map<std::int32_t, std::vector<std::byte>> kept_ DDP_GUARDED_BY(mutex_);
 };
 
 // Each bucket is filled with one transfer, and emptied with another.
@@ -194,12 +197,13 @@ private:
         DeviceStreams* device_streams = nullptr;
         std::vector<std::int32_t> params;
         std::atomic<std::int32_t> missing{0};
-        std::mutex mutex;
-        std::vector<void*> streams;
-        std::vector<EventPtr> complete;  // where the streams were when the last gradient came
+        Mutex mutex;
+        std::vector<void*> streams DDP_GUARDED_BY(mutex);
+        // where the streams were when the last gradient came
+        std::vector<EventPtr> complete DDP_GUARDED_BY(mutex);
 
         std::vector<EventPtr> take_complete() {
-            const std::lock_guard lock(mutex);
+            const Lock lock(mutex);
             return std::exchange(complete, {});
         }
     };

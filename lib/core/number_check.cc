@@ -106,7 +106,7 @@ ErrorInfo NumberCheck::error(const BadNumber& bad, std::int32_t rank, std::int64
 }
 
 void NumberCheck::note(const BadNumber& bad) {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     if (first_.param < 0 || bad.param < first_.param) first_ = bad;
     any_.store(true, std::memory_order_release);
 }
@@ -119,7 +119,10 @@ std::optional<ErrorInfo> NumberCheck::agree(Group& group, std::int64_t step, con
     agreed_ = true;
     if (bad == 0) return std::nullopt;
     std::vector<BadNumber> all(static_cast<std::size_t>(group.world()));
-    all[static_cast<std::size_t>(group.rank())] = first_;
+    {
+        const Lock lock(mutex_);
+        all[static_cast<std::size_t>(group.rank())] = first_;
+    }
     if (group.world() > 1)
         group.run({DDP_COLLECTIVE_ALLGATHER, nullptr, all.data(), sizeof(BadNumber), DDP_U8}, tag);
     // A gradient explains every result.
@@ -201,6 +204,7 @@ std::optional<BadNumber> NumberCheck::in_result(ReducerParts& parts,
 }
 
 void NumberCheck::on_forget() {
+    const Lock lock(mutex_);
     first_ = {};
     any_.store(false, std::memory_order_relaxed);
     agreed_ = false;

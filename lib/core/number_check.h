@@ -4,7 +4,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -14,6 +13,7 @@
 #include "core/observer.h"
 #include "core/param_table.h"
 #include "hooks/bucket.h"
+#include "util/mutex.h"
 
 namespace libddp {
 
@@ -67,8 +67,8 @@ private:
 
     const ParamTable& table_;
     const bool skips_;
-    std::mutex mutex_;
-    BadNumber first_;  // of this rank: the one of the lowest parameter
+    Mutex mutex_;
+    BadNumber first_ DDP_GUARDED_BY(mutex_);  // of this rank: the one of the lowest parameter
     std::atomic<bool> any_{false};
     bool agreed_ = false;
 };
