@@ -26,7 +26,8 @@ caught = try
 catch error
     error
 end
-@assert caught isa DDPError && occursin("rank 1", caught.message)
+@assert caught isa DDPError
+@assert (caught.status, caught.rank) == (DDP.LibDDP.DDP_ERROR_TIMEOUT, 1)
 """
 
 

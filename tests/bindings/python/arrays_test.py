@@ -171,7 +171,7 @@ ctypes.CDLL(None).__cxa_atexit(ctypes.c_void_p(deleter), ctypes.c_void_p(managed
             self.skipTest("PyTorch (python3-torch) is not installed")
         tensor = torch.arange(6, dtype=torch.float32, requires_grad=True)
         group = support.alone()
-        with self.assertRaisesRegex(ValueError, "recv"):
+        with support.raises(self, ValueError, "recv"):
             group.allreduce(tensor.reshape(2, 3).T.detach())
         group.allreduce(tensor)
         self.assertEqual(ddp.Memory(tensor.detach()).address, tensor.data_ptr())

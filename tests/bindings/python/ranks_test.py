@@ -383,9 +383,9 @@ class Ranks(unittest.TestCase):
                         u = 0.9 * u + d / inner
                         x = x - 0.7 * (d + 0.9 * u if kind == "nesterov" else inner * u)
                     np.testing.assert_allclose(weight, x, rtol=1e-12, atol=1e-12)
-                with self.assertRaisesRegex(ValueError, "adam"):
+                with support.raises(self, ValueError, "adam"):
                     averager.set_outer("adam")
-                with self.assertRaisesRegex(ValueError, "momentum is 1"):
+                with support.raises(self, ValueError, "momentum"):
                     averager.set_outer(momentum=1)
                 averager.set_outer("none")
 
@@ -402,12 +402,10 @@ class Ranks(unittest.TestCase):
         ctx.set_hook(fail_on_rank_0)
         self.group.barrier()  # nobody is still in commit when the group breaks
         kind, words = (LookupError, "hook of rank 0") if self.rank == 0 else (ddp.CallbackError, "LookupError: hook of rank 0")
-        with self.assertRaisesRegex(kind, words) as caught:
+        with support.raises(self, kind, words) as caught:
             self.train(ctx, 1)
-        if self.rank == 0:
-            self.assertIsInstance(caught.exception.__cause__, ddp.Error)
-        else:
-            self.assertEqual(caught.exception.rank, 0)
+        error = caught.exception.__cause__ if self.rank == 0 else caught.exception
+        self.assertEqual((type(error), error.rank, error.bucket, error.step), (ddp.CallbackError, 0, 1, 0))
         ctx.set_group(self.group.split(0))
         ctx.set_hook(None)
         self.train(ctx)

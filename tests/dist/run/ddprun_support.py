@@ -4,6 +4,7 @@ Ranks are /bin/sh and python3. CMake tells where ddprun is through the variable 
 """
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -45,6 +46,16 @@ class Result:
 
 def run(*args, **options):
     return Result(start(*args, **options))
+
+
+def lost(said):
+    """(rank, how) of each rank of which ddprun says that it has failed. how: 7 after exit(7), -9 after SIGKILL."""
+    line = r"(?m)^ddprun\b.*?: rank (\d+) \(pid \d+\) (?:exited with status (\d+)|was killed by signal (\d+) \((\w+)\))"
+    found = re.findall(line, said.decode(errors="replace"))
+    for *_, number, name in found:
+        if name and signal.Signals[name] != int(number):
+            raise AssertionError(f"signal {number} is called {name}")
+    return [(int(rank), int(status) if status else -int(number)) for rank, status, number, _ in found]
 
 
 def exists(pid):

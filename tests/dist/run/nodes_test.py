@@ -1,10 +1,11 @@
 """Several ddpruns that act as one."""
+import re
 import signal
 import socket
 import time
 import unittest
 
-from ddprun_support import RANK, SLACK, Case, Result, free_port, until
+from ddprun_support import RANK, SLACK, Case, Result, free_port, lost, until
 
 
 class WithNodes(Case):
@@ -53,7 +54,7 @@ class NodesTest(WithNodes):
                 results = self.results(self.node(0, "sh", "-c", code), self.node(1, "sh", "-c", code))
                 for result in results:
                     self.expect(result, 9)
-                    self.assertRegex(result.err, rb"rank %d \(pid \d+\) exited with status 9" % failing)
+                    self.assertEqual(lost(result.err)[:1], [(failing, 9)], str(result))
                 self.assertLess(time.monotonic() - begin, 15 * SLACK)
 
     def test_cause_is_named_on_both(self):
@@ -64,7 +65,7 @@ class NodesTest(WithNodes):
                 for node, result in enumerate(results):
                     self.expect(result, 137)
                     first = [line for line in result.err.splitlines() if line.startswith(b"ddprun")][0]
-                    self.assertRegex(first, rb": rank %d \(pid \d+\) was killed by signal 9 \(SIGKILL\)(: .*)?$" % victim, str(result))
+                    self.assertEqual(lost(first), [(victim, -signal.SIGKILL)], str(result))
                 self.address = "127.0.0.1:%d" % free_port()
 
     def test_report_time_of_zero(self):
@@ -160,11 +161,12 @@ class NodesTest(WithNodes):
 
     def test_node_that_comes_when_all_is_over(self):
         first = self.node(0, "sh", "-c", "exit 4")
-        self.assertIn(b"exited with status 4", first.stderr.readline())
+        [(failed, status)] = lost(first.stderr.readline())
+        self.assertEqual(status, 4)
         second = Result(self.node(1, "sh", "-c", "echo ran"))
         self.expect(second, 4)
         self.assertEqual(second.out, b"")
-        self.assertIn(b"exited with status 4", second.err)
+        self.assertEqual(lost(second.err)[:1], [(failed, 4)], str(second))
         self.expect(Result(first), 4)
 
     def test_node_rank_taken(self):
@@ -222,9 +224,14 @@ class NodesThatEndTest(WithNodes):
         self.expect_gone(pids)
         return result.err
 
+    @staticmethod
+    def without_records(said):
+        """The nodes of which node 0 says that their records have not come."""
+        return sorted(map(int, re.findall(rb"the records of node (\d) have not come\n", said)))
+
     def test_node_that_dies(self):
         said = self.expect_the_other_to_notice(1, b"node 1 does not answer any more")
-        self.assertIn(b"the records of node 1 have not come\n", said)
+        self.assertEqual(self.without_records(said), [1], said)
 
     def three_nodes(self, code, *options):
         """Three nodes of one rank each, and the pids of the ranks."""
@@ -242,8 +249,7 @@ class NodesThatEndTest(WithNodes):
         result = Result(nodes[0])
         self.expect(result, 1)
         self.assertIn(b"node 1 does not answer any more", result.err)
-        for node in (1, 2):
-            self.assertIn(b"the records of node %d have not come\n" % node, result.err)
+        self.assertEqual(self.without_records(result.err), [1, 2], str(result))
         self.assertLess(time.monotonic() - begin, 30 * SLACK)
         self.expect_gone(pids)
 
@@ -256,7 +262,7 @@ class NodesThatEndTest(WithNodes):
         begin = time.monotonic()
         result = Result(nodes[0])
         self.expect(result, 1)
-        self.assertIn(b"the records of node 2 have not come\n", result.err)
+        self.assertIn(2, self.without_records(result.err), str(result))
         self.assertLess(time.monotonic() - begin, 20 * SLACK)
         self.interrupt_until_end(nodes[2])
 

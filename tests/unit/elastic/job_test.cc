@@ -208,9 +208,6 @@ TEST_P(ElasticTraining, AStormOfLossesLeavesOneHistory) {
                 } catch (const Error& error) {
                     // It was silent for too long.
                     EXPECT_EQ(error.info().code, DDP_ERROR_RANK_FAILED) << error.what();
-                    EXPECT_NE(std::string(error.what()).find("without this rank"),
-                              std::string::npos)
-                        << error.what();
                 }
             }
         }));
