@@ -236,9 +236,12 @@ TEST_F(DeviceFailureTest, ADeviceThatDoesNotAnswerIsATimeout) {
                 ddp_error* error = nullptr;
                 EXPECT_EQ(ddp_group_status(group, &error), DDP_ERROR_TIMEOUT);
                 const Facts facts = take_facts(error);
-                EXPECT_EQ(facts.bucket, 0) << facts;
-                EXPECT_EQ(facts.step, 0) << facts;
                 EXPECT_THAT(facts.message, HasSubstr("the device did not answer within"));
+                // The question that is not answered may still be about an operation before.
+                if (hold == hold_stream_backend) {
+                    EXPECT_EQ(facts.bucket, 0) << facts;
+                    EXPECT_EQ(facts.step, 0) << facts;
+                }
             }
             released.arrive_and_wait();
         });
