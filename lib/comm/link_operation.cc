@@ -62,7 +62,7 @@ void validate(const Collective& c, const OpTag& tag, std::int32_t world) {
 class LinkOperation final : public Operation {
 public:
     LinkOperation(Link& link, const Collective& collective, OpTag tag)
-        : link_(link), collective_(collective), tag_(std::move(tag)), compared_{link, tag_.label} {
+        : link_(link), collective_(collective), tag_(std::move(tag)), compared_{link} {
         if (on_device()) submitted_ = tag_.order.stream->record();
     }
 
@@ -79,8 +79,8 @@ private:
         WaitTarget target() const { return {mine.step, mine.bucket, mine.kind}; }
 
         Link& link;
-        std::shared_ptr<const std::string> label;
         Signature mine{}, theirs{};
+        std::shared_ptr<const std::string> label{};
         std::shared_ptr<Group> kept{};  // an object that fails with the operation may own the group
     };
     class Behind;
@@ -96,6 +96,11 @@ private:
     void place_division();
     void run_on_device();
     void compare_behind();
+    // Most operations do not need the label, whose copy costs a little.
+    Compared& labelled() {
+        compared_.label = tag_.label;
+        return compared_;
+    }
     record::Entry entry(record::EventKind kind) const;
 
     Link& link_;
@@ -241,7 +246,7 @@ ErrorInfo LinkOperation::run() noexcept try {
         if (behind_)
             compare_behind();
         else if (checked_ && !op_.signature)
-            result = compared_.with_others();
+            result = labelled().with_others();
         if (result.ok() && on_device()) {
             run_on_device();
         } else if (result.ok()) {
@@ -255,7 +260,7 @@ ErrorInfo LinkOperation::run() noexcept try {
         }
         if (tag_.traffic) tag_.traffic->copied.fetch_add(copied_, std::memory_order_relaxed);
     } catch (...) {
-        result = compared_.resolve(caught());
+        result = labelled().resolve(caught());
     }
     if (link_.monitor_ && !behind_) link_.monitor_->progress().ends();
     if (link_.recorder_) {
@@ -306,7 +311,7 @@ private:
 // where they differ.
 void LinkOperation::compare_behind() {
     tag_.comparisons->add(
-        link_.devices_->compare_behind(std::make_unique<Behind>(compared_), compared_.target()));
+        link_.devices_->compare_behind(std::make_unique<Behind>(labelled()), compared_.target()));
 }
 
 ErrorInfo LinkOperation::Compared::with_others() {
