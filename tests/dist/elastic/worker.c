@@ -362,7 +362,7 @@ static void train(void) {
         if (!whole) at("meet");
         const ddp_status status = ddp_elastic_begin(me.elastic, &now, &me.error);
         if (may_rejoin(status)) {
-            printf("left behind: %s\n", ddp_error_message(me.error));
+            printf("left behind: %s: %s\n", ddp_status_name(status), ddp_error_message(me.error));
             forget_error();
             leave();
             for (int p = 0; p < PARAMS; ++p) {

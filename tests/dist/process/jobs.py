@@ -1,6 +1,7 @@
 """Jobs of worker.cc: ranks with verbs of their own, started together, with a bound for all of them."""
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -64,6 +65,12 @@ def run_job(backend, verbs_of_ranks, uri=None, patience_s=PATIENCE_S, **options)
     ranks = [Rank(rank, world, uri, backend, verbs, **options) for rank, verbs in enumerate(verbs_of_ranks)]
     deadline = time.monotonic() + patience_s
     return [rank.end(deadline) for rank in ranks]
+
+
+def error_in(text):
+    """(status, rank, message) of the error with which a rank has ended; None if there is none."""
+    found = re.search(r"(?m)^error (\w+) (-?\d+) (.*)$", text)
+    return (found[1], int(found[2]), found[3]) if found else None
 
 
 class ProcessTest(unittest.TestCase):

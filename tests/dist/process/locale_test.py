@@ -6,7 +6,7 @@ import subprocess
 import tempfile
 import unittest
 
-from jobs import BACKENDS, ProcessTest, free_port, main, run_job
+from jobs import BACKENDS, ProcessTest, error_in, free_port, main, run_job
 
 HOOKS = ("powersgd:rank=2,start=1,min_rate=1.5", "onebit", "topk:ratio=0.25", "quantize_per_channel", "bf16(powersgd)")
 
@@ -90,8 +90,9 @@ class Locale(ProcessTest):
         port = free_port()
         [(status, text)] = run_job("tcp", [["numpunct", "client"]], uri=f"tcp://127.0.0.1:{port}")
         self.assertEqual(status, 3, text)
-        self.assertIn("DDP_ERROR_UNAVAILABLE", text)
-        self.assertIn(f":{port}", text)
+        status, _, message = error_in(text)
+        self.assertEqual(status, "DDP_ERROR_UNAVAILABLE", text)
+        self.assertIn(f":{port}", message)
 
 
 if __name__ == "__main__":

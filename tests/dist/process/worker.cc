@@ -4,8 +4,8 @@
 //     worker RANK WORLD URI BACKEND VERB...
 //
 // Each verb writes a line on standard output, "VERB VALUE...". The first error is the line "error
-// CODE MESSAGE" and ends the program with status 3. No line holds a number that a locale writes in
-// another way.
+// CODE RANK MESSAGE" and ends the program with status 3. No line holds a number that a locale
+// writes in another way.
 #include <ddp/backend.h>
 #include <pthread.h>
 #include <signal.h>
@@ -474,7 +474,8 @@ int main(int argc, char** argv) {
         std::puts("done");
         return status;
     } catch (const ddp::Error& error) {
-        std::printf("error %s %s\n", ddp_status_name(error.status()), error.what());
+        std::printf("error %s %d %s\n", ddp_status_name(error.status()), error.rank(),
+                    error.what());
     } catch (const std::exception& error) {
         std::printf("error - %s\n", error.what());
     }
