@@ -61,9 +61,10 @@ void Arrivals::announce(std::int32_t param, ParamState& s, Check check, Give giv
 
 void Arrivals::require_filling(Phase phase) const {
     if (phase == Phase::kFilling || phase == Phase::kFillingLocal) return;
-    fail_call(DDP_ERROR_INVALID_STATE, "ddp_finalize of step ", parts_.totals.steps,
-              phase == Phase::kDraining ? " is running" : " must follow ddp_finalize_async",
-              "; announce every gradient before the end of the backward pass");
+    parts_.refuse_in_step(
+        str("ddp_finalize of step ", parts_.totals.steps,
+            phase == Phase::kDraining ? " is running" : " must follow ddp_finalize_async",
+            "; announce every gradient before the end of the backward pass"));
 }
 
 LIBDDP_HOT_PATH void Arrivals::grad_ready(std::int32_t param) {

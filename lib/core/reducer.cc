@@ -165,8 +165,9 @@ void Reducer::set_sync(bool sync) {
 
 void Reducer::require_not_begun() const {
     if (parts_.step->begin.told)
-        fail_call(DDP_ERROR_INVALID_STATE, "step ", parts_.totals.steps,
-                  " has begun; where ranks exchange what they do, call it before ddp_step_begin");
+        parts_.refuse_in_step(str("step ", parts_.totals.steps,
+                                  " has begun; where ranks exchange what they do, call it before "
+                                  "ddp_step_begin"));
 }
 
 void Reducer::set_hook(HookPtr hook) {
@@ -245,6 +246,7 @@ void Reducer::leave_group(Group& next) {
     parts_.queue.drain(Deadline::after_ms(kDrainMs));
     parts_.model.streams.gather();
     std::string why;
+    std::int32_t param = -1;
     if (parts_.queue.in_flight(/*in_place_only=*/true)) {
         why = "a reduction of the old group has not ended";
     } else if (parts_.group->broken() && parts_.group->shares_memory()) {
@@ -252,11 +254,13 @@ void Reducer::leave_group(Group& next) {
         const auto shared = std::find_if(params.begin(), params.end(), [](const Param& p) {
             return p.in_place.memory && p.in_place.shared && !p.ignored;
         });
-        if (shared != params.end())
+        if (shared != params.end()) {
+            param = static_cast<std::int32_t>(shared - params.begin());
             why =
                 str("a rank of the old group may have stopped in the middle of a reduction, and go "
                     "on later; '",
                     shared->name, "' lies in memory of ddp_mem_alloc");
+        }
     }
     if (why.empty()) return;
     throw Error(next.break_everywhere(
@@ -265,7 +269,7 @@ void Reducer::leave_group(Group& next) {
              " cannot take its context to another group, because something may still write into "
              "gradients that are reduced in place: ",
              why, "; free the context, and make another with gradients in other memory"),
-         next.rank()}));
+         next.rank(), param}));
 }
 
 void Reducer::set_group(std::shared_ptr<Group> group, const ContextNumber& number) {
@@ -333,9 +337,9 @@ void Reducer::clear_gradients() {
 void Reducer::require_idle() const {
     if (idle()) return;
     parts_.group->check();  // a broken step does not end
-    fail_call(
-        DDP_ERROR_INVALID_STATE, "step ", parts_.totals.steps,
-        " is under way; call it before the first ddp_grad_ready of a step or after ddp_finalize");
+    parts_.refuse_in_step(str(
+        "step ", parts_.totals.steps,
+        " is under way; call it before the first ddp_grad_ready of a step or after ddp_finalize"));
 }
 
 }  // namespace libddp

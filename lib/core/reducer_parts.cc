@@ -22,9 +22,10 @@ ReducerParts::ReducerParts(std::shared_ptr<Group> of, const ContextNumber& with,
 
 Phase ReducerParts::begin_step() {
     if (model.options.reducer.needs_begin && !step->begin.told)
-        fail_call(DDP_ERROR_INVALID_STATE, "step ", totals.steps,
-                  " has not begun; with DDP_CONTEXT_JOIN or DDP_REDUCTION_WEIGHTED_MEAN every step "
-                  "starts with ddp_step_begin");
+        refuse_in_step(
+            str("step ", totals.steps,
+                " has not begun; with DDP_CONTEXT_JOIN or DDP_REDUCTION_WEIGHTED_MEAN every "
+                "step starts with ddp_step_begin"));
     Phase expected = Phase::kIdle;
     const bool synced = step->begin.told ? step->begin.sync : sync;
     const Phase wanted = synced ? Phase::kFilling : Phase::kFillingLocal;
@@ -33,6 +34,10 @@ Phase ReducerParts::begin_step() {
     totals.clock.first_gradient();
     recorder.write({record::EventKind::kStepBegin, totals.steps, -1, 0, 0, synced});
     return wanted;
+}
+
+void ReducerParts::refuse_in_step(const std::string& text) const {
+    throw CallError({DDP_ERROR_INVALID_STATE, text, -1, -1, -1, totals.steps});
 }
 
 void ReducerParts::next_step(Step::Begin begin) {

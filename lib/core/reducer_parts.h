@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "comm/context_number.h"
@@ -56,6 +57,8 @@ struct ReducerParts {
     // Looks for unused gradients; null if this step knows them.
     Unused* discovering() const;
     void count_result();
+    // Throws INVALID_STATE, with the step that the text names: the one that is there.
+    [[noreturn]] void refuse_in_step(const std::string& text) const;
 
     const Model& model;
     std::shared_ptr<Group> group;

@@ -118,8 +118,8 @@ void Results::discard() {
     parts_.group->check();
     const Phase phase = parts_.phase.load(std::memory_order_acquire);
     if (phase == Phase::kClosing || phase == Phase::kClosingLocal)
-        fail_call(DDP_ERROR_INVALID_STATE, "ddp_finalize must follow ddp_finalize_async of step ",
-                  parts_.step->number);
+        parts_.refuse_in_step(
+            str("ddp_finalize must follow ddp_finalize_async of step ", parts_.totals.steps));
     if (phase == Phase::kIdle) parts_.begin_step();  // where it throws nothing is discarded
     parts_.step->end = Step::End::kDiscarded;
     start_draining();
@@ -152,8 +152,8 @@ void Results::start_draining() {
     if ((!local && phase != Phase::kFilling) ||
         !parts_.phase.compare_exchange_strong(phase, local ? Phase::kClosingLocal : Phase::kClosing,
                                               std::memory_order_acq_rel))
-        fail_call(DDP_ERROR_INVALID_STATE, "the end of step ", parts_.totals.steps,
-                  " has been called before");
+        parts_.refuse_in_step(
+            str("the end of step ", parts_.totals.steps, " has been called before"));
     const Waiting waiting(parts_.totals.clock);
     parts_.totals.clock.draining();
     parts_.recorder.write({record::EventKind::kBackwardEnd, parts_.step->number});

@@ -132,12 +132,15 @@ void AppliedSteps::require_known(const Roster& roster) const {
     const std::int64_t known =
         roster.members[static_cast<std::size_t>(roster.donors().front())].steps;
     if (!unknown || known >= count) return;
-    fail_call(DDP_ERROR_INVALID_STATE, "step ", count,
-              " had its mean gradients and was not committed, so it may be in the values or not, "
-              "and no rank knows: steps before called nothing between ddp_finalize and "
-              "ddp_elastic_commit, and so no copy of the state was kept. Begin again from a "
-              "checkpoint. Commit each step that was finalized, also one that is left out, and "
-              "call collectives before ddp_finalize or after ddp_elastic_commit");
+    throw CallError(
+        {DDP_ERROR_INVALID_STATE,
+         str("step ", count,
+             " had its mean gradients and was not committed, so it may be in the values or not, "
+             "and no rank knows: steps before called nothing between ddp_finalize and "
+             "ddp_elastic_commit, and so no copy of the state was kept. Begin again from a "
+             "checkpoint. Commit each step that was finalized, also one that is left out, and call "
+             "collectives before ddp_finalize or after ddp_elastic_commit"),
+         -1, -1, -1, count});
 }
 
 // The state arrives in memory of its own first: if the group breaks meanwhile, this rank still has

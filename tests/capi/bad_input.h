@@ -9,10 +9,12 @@
 #include <cstddef>
 #include <cstring>
 #include <functional>
+#include <regex>
 #include <string>
 #include <vector>
 
 #include "ddp/ddp.hpp"
+#include "support/error_of.h"
 #include "support/ranks.h"
 
 // An output argument of a call that fails: the destructor checks that nobody wrote to it.
@@ -76,6 +78,15 @@ inline Refusal null_argument(const char* function, const char* argument,
     return {function, kInvalid, {function, std::string(argument) + " is NULL"}, std::move(call)};
 }
 
+// A step that the message names is a fact of the error, too.
+inline void expect_step_of_message(const Facts& facts) {
+    static const std::regex step("\\bstep (\\d+)\\b");
+    std::smatch named;
+    if (std::regex_search(facts.message, named, step)) {
+        EXPECT_EQ(facts.step, std::stoll(named[1])) << facts;
+    }
+}
+
 // Makes each call twice, with and without an error object: a refused call changes nothing, so it is
 // refused again.
 inline void expect_refused(const std::vector<Refusal>& refusals) {
@@ -83,12 +94,13 @@ inline void expect_refused(const std::vector<Refusal>& refusals) {
         SCOPED_TRACE(refusal.what);
         ddp_error* error = nullptr;
         EXPECT_EQ(refusal.call(&error), refusal.code);
-        EXPECT_EQ(ddp_error_code(error), refusal.code);
+        const Facts facts = take_facts(error);
+        EXPECT_EQ(facts.status, refusal.code);
         if (refusal.param >= 0) {
-            EXPECT_EQ(ddp_error_param(error), refusal.param);
+            EXPECT_EQ(facts.param, refusal.param) << facts;
         }
-        const std::string message = take_message(error);
-        for (const auto& word : refusal.words) EXPECT_THAT(message, testing::HasSubstr(word));
+        expect_step_of_message(facts);
+        for (const auto& word : refusal.words) EXPECT_THAT(facts.message, testing::HasSubstr(word));
         EXPECT_EQ(refusal.call(nullptr), refusal.code) << "without an error object";
     }
 }

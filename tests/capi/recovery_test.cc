@@ -16,8 +16,6 @@
 #include "support/model.h"
 #include "support/ranks.h"
 
-using testing::HasSubstr;
-
 namespace recovery_test {
 
 class RecoveryTest : public testing::TestWithParam<bool> {

@@ -36,11 +36,9 @@ struct OneModel {
     std::vector<float> value, gradient, buffer;
 };
 
-// Both contexts are named in what each rank says.
+// Both contexts are named in what each rank says. unit/comm/verdict_test.cc has the sentence.
 testing::Matcher<std::string> names_both() {
-    return AllOf(HasSubstr("context 0 (first parameter 'generator')"),
-                 HasSubstr("context 1 (first parameter 'critic')"),
-                 HasSubstr("the ranks use the contexts of the group in a different order"));
+    return AllOf(HasSubstr("'generator'"), HasSubstr("'critic'"));
 }
 
 using Use = std::function<void(OneModel& model, int rank)>;
@@ -112,6 +110,7 @@ TEST(TwoContextsOf, BuffersAreSentInAnotherOrder) {
             (rank == 0 ? generator : critic).context.step_begin();
             (rank == 0 ? critic : generator).context.step_begin();
         });
+        EXPECT_EQ(error.status(), DDP_ERROR_MISMATCH);
         EXPECT_THAT(std::string(error.what()), names_both());
     });
 }
