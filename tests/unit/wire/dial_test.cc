@@ -46,7 +46,7 @@ TEST(Dial, ASignalIsNoConnection) {
         while (!over) pthread_kill(to, SIGUSR1);
     });
     Dial dial(listener.address, "me", key_of("s3cret"), Protection::kTls);
-    for (int i = 0; i < 100'000 && !dial.accepted(); ++i) EXPECT_EQ(dial.advance(), nullptr);
+    for (int i = 0; i < 1'000'000 && !dial.accepted(); ++i) EXPECT_EQ(dial.advance(), nullptr);
     over = true;
     signaller.join();
     EXPECT_FALSE(dial.accepted());
