@@ -53,10 +53,11 @@ DDP_API ddp_status ddp_grad_ready_on(ddp_context* context, ddp_param param, void
  * With a backend that takes device memory the host does not wait for other ranks, so a rank may be
  * one step ahead of them: ranks are compared behind what they enqueue. A rank that does something
  * else, or does not come, is the error of the next ddp_finalize_on, ddp_finalize or ddp_barrier at
- * the latest. After the last step call one of these before the parameters are used. The host does
- * wait where device memory goes through it, where the step ends with an exchange of which
- * parameters were used, and in the first steps, until ranks have connected and agreed on a plan. An
- * operation that fails or times out later breaks the group; the next call returns the error.
+ * the latest. After the last step call one of these before the parameters are used; groups that a
+ * hook makes have barriers of their own. The host does wait where device memory goes through it,
+ * where the step ends with an exchange of which parameters were used, and in the first steps, until
+ * ranks have connected and agreed on a plan. An operation that fails or times out later breaks the
+ * group; the next call returns the error.
  *
  * Errors: as ddp_finalize; INVALID_STATE also for a stream that is being captured, INVALID_ARGUMENT
  * also for parameters on several devices. Threads: one, no ddp_grad_ready at the same time. Blocks:

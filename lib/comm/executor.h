@@ -119,6 +119,7 @@ public:
 
     // Whether the calling thread may be inside an operation that waits.
     bool may_lend() const;
+    bool on_own_thread() const { return thread_.get_id() == std::this_thread::get_id(); }
     // True if no operation runs and nothing is queued. Continuations of an operation may still be
     // under way.
     bool idle();

@@ -73,12 +73,7 @@ void Link::destroy(Link* link) {
 Link::~Link() {
     ErrorInfo left{DDP_ERROR_ABORTED, "the group was freed"};
     const auto comparisons = devices_ ? devices_->comparisons() : nullptr;
-    // Others may still have to come to what this rank has enqueued. They compare with it then.
-    try {
-        if (comparisons && executor_->idle() && !broken()) devices_->finish_comparisons();
-    } catch (const Error&) {
-        // It is the verdict, and logged.
-    }
+    if (comparisons && executor_->idle()) devices_->leave_comparisons();
     if (monitor_) monitor_->leave();
     // A rank that is done may not disturb the others, who may still be reading its last bytes:
     // abort only what would not end.

@@ -1,6 +1,8 @@
 #include "comm/link_devices.h"
 
 #include <algorithm>
+#include <chrono>
+#include <thread>
 
 #include "comm/comparisons.h"
 #include "util/deadline.h"
@@ -61,6 +63,12 @@ bool LinkDevices::compared() const {
 
 void LinkDevices::finish_comparisons() {
     if (const WorkPtr last = newest()) wait_for_comparison(*last);
+}
+
+void LinkDevices::leave_comparisons() {
+    for (const auto end = Deadline::after_ms(kDrainMs);
+         !compared() && !link_.broken() && !end.expired();)
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 
 std::shared_ptr<std::byte> LinkDevices::allocate(std::size_t bytes, const StreamPtr& stream) {

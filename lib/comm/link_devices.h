@@ -45,6 +45,9 @@ public:
     bool compared() const;
     // Waits until that is so; throws what one of them found.
     void finish_comparisons();
+    // The same for a group that is freed, for a moment: another rank whose device has got this
+    // rank's data compares with it as soon as it has a processor.
+    void leave_comparisons();
 
     // Memory on the stream's device, to be used in its order. Memory of the backend goes back to it
     // when the stream is done.
@@ -55,7 +58,10 @@ public:
     // Operations that are enqueued belong to other ranks as well: they are aborted only if they do
     // not end by themselves.
     void end();
-    bool on_own_thread() const { return watch_ && watch_->on_own_thread(); }
+    bool on_own_thread() const {
+        return (watch_ && watch_->on_own_thread()) ||
+               (comparisons_ && comparisons_->on_own_thread());
+    }
 
 private:
     WorkPtr newest() const;

@@ -91,6 +91,7 @@ private:
     bool may_be_behind() const {
         return on_device() && tag_.comparisons && link_.devices_->comparisons();
     }
+    bool is_checked() const;
     void begin();
     bool ready_on_device();
     void place_division();
@@ -145,6 +146,12 @@ void Link::run(const Collective& collective, const OpTag& tag) {
     count_sent(collective, tag);
 }
 
+bool LinkOperation::is_checked() const {
+    const bool unchecked = (link_.config_.flags & DDP_GROUP_NO_MATCH_CHECK) &&
+                           !link_.transport_->has(DDP_BACKEND_NEEDS_MATCH);
+    return link_.world() > 1 && !unchecked;
+}
+
 // The number is given when the turn comes, and so counts the same on every rank.
 void LinkOperation::begin() {
     if (begun_) return;
@@ -152,9 +159,7 @@ void LinkOperation::begin() {
     const Collective& c = collective_;
     compared_.mine = compared_.theirs = {
         tag_.facts, c.kind, c.dtype, c.op, c.root, c.device.kind, link_.next_sequence_++, c.count};
-    const bool unchecked = (link_.config_.flags & DDP_GROUP_NO_MATCH_CHECK) &&
-                           !link_.transport_->has(DDP_BACKEND_NEEDS_MATCH);
-    checked_ = link_.world() > 1 && !unchecked;
+    checked_ = is_checked();
     behind_ = checked_ && may_be_behind();
     if (link_.monitor_ && !behind_) link_.monitor_->progress().begins(compared_.mine);
 
@@ -219,10 +224,9 @@ bool LinkOperation::ready() {
 bool LinkOperation::ready_on_device() {
     const bool at_once = link_.world() == 1 ||
                          (on_device_transport() && link_.devices_->has_path(collective_.device) &&
-                          link_.executor_->may_lend());
-    if (!at_once) return false;
-    begin();
-    return !checked_ || behind_;
+                          link_.executor_->may_lend() && (may_be_behind() || !is_checked()));
+    if (at_once) begin();
+    return at_once;
 }
 
 record::Entry LinkOperation::entry(record::EventKind kind) const {
@@ -241,7 +245,7 @@ ErrorInfo LinkOperation::run() noexcept try {
     ErrorInfo result;
     try {
         // Others come to comparisons and to operations of the host in the same order.
-        if (!begun_ && !may_be_behind()) link_.devices_->finish_comparisons();
+        if (!may_be_behind()) link_.devices_->finish_comparisons();
         begin();
         if (behind_)
             compare_behind();

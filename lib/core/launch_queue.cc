@@ -212,12 +212,21 @@ void LaunchQueue::record_launch(const Entry& entry, record::EventKind kind, std:
                      .time_ns = at_ns});
 }
 
-void LaunchQueue::finish_comparisons(bool of_step_before) {
+void LaunchQueue::finish_comparisons(bool of_step_before) try {
     const auto wait = [](const std::vector<WorkPtr>& due) {
         for (const WorkPtr& comparison : due) wait_for_comparison(*comparison);
     };
     wait(std::exchange(left_behind_, comparisons_->take()));
     if (!of_step_before) wait(std::exchange(left_behind_, {}));
+} catch (const Error& error) {
+    // A hook may reduce in a group of its own.
+    Group& group = hook_.group();
+    throw Error(group.break_everywhere(on_rank(group.rank(), in_this_group(error.info()))));
+}
+
+void LaunchQueue::forget_comparisons() {
+    left_behind_.clear();
+    comparisons_ = std::make_shared<Comparisons>();  // old operations still have the other one
 }
 
 OpTag LaunchQueue::step_tag(Purpose purpose) const {

@@ -60,8 +60,10 @@ public:
     // ranges of the program's memory.
     bool in_flight(bool in_place_only = false) const;
     // Waits for what ranks compare behind this step's buckets, or behind those of the step before;
-    // throws what they found.
+    // throws what they found, which has then broken the group.
     void finish_comparisons(bool of_step_before);
+    // The verdict of a group that the context has left is none of the next one's.
+    void forget_comparisons();
     // Waits for all launched buckets, well or badly, at most until the deadline.
     void drain(const Deadline& deadline);
 
@@ -112,7 +114,7 @@ private:
     InstalledHook& hook_;
     Gradients& gradients_;
     record::Recorder recorder_;
-    const std::shared_ptr<Comparisons> comparisons_ = std::make_shared<Comparisons>();
+    std::shared_ptr<Comparisons> comparisons_ = std::make_shared<Comparisons>();
     std::vector<WorkPtr> left_behind_;  // comparisons that no step has waited for yet
     Step* step_ = nullptr;
     std::uint64_t plan_hash_ = 0;

@@ -244,6 +244,7 @@ void Reducer::load_hook_state(const std::byte* data, std::size_t size, bool shar
 // Then the new group breaks at once: its other ranks would wait.
 void Reducer::leave_group(Group& next) {
     parts_.queue.drain(Deadline::after_ms(kDrainMs));
+    if (!parts_.group->broken()) parts_.queue.finish_comparisons(/*of_step_before=*/false);
     parts_.model.streams.gather();
     std::string why;
     std::int32_t param = -1;
@@ -283,6 +284,7 @@ void Reducer::set_group(std::shared_ptr<Group> group, const ContextNumber& numbe
     parts_.hook.set_group(parts_.group, number);
     begin_record();
     record_plan();
+    parts_.queue.forget_comparisons();
     parts_.gradients.forget_window();
     parts_.gradients.leave_group();
     agree_on_counts();

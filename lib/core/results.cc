@@ -51,8 +51,8 @@ void Results::finalize() {
         finish_unused();
         parts_.model.streams.gather();
         finish_devices();
-        // Where streams wait, not the host, this rank may run one step ahead of the others.
-        parts_.queue.finish_comparisons(/*of_step_before=*/enqueue_);
+        // The host does not wait for other ranks, so this one may be a step ahead.
+        if (enqueue_) parts_.queue.finish_comparisons(/*of_step_before=*/true);
         for (const auto& observer : parts_.observers.all) observer->on_end(parts_);
     }
     std::optional<ErrorInfo> skipped;
@@ -169,6 +169,7 @@ void Results::drain_until(std::size_t bucket_count) {
     while (step.drained < bucket_count) {
         const ddp_bucket& bucket = parts_.queue.wait(step.drained);
         ++step.drained;  // before callbacks, which may wait for parameters themselves
+        if (!enqueue_) parts_.queue.finish_comparisons(/*of_step_before=*/false);
         finish_bucket(bucket);
     }
 }

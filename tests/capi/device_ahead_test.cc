@@ -103,10 +103,11 @@ protected:
     static void use_hook(DeviceModel& model, const std::atomic<bool>& other) {
         model.context.set_comm_hook([&other](ddp_group* group, ddp_bucket* bucket) {
             ddp_work* work = nullptr;
-            EXPECT_EQ(
+            ddp_error* error = nullptr;
+            ddp::check(
                 ddp_allreduce(group, nullptr, ddp_bucket_buffer(bucket), ddp_bucket_count(bucket),
-                              DDP_F32, other ? DDP_MAX : DDP_SUM, &work, nullptr),
-                DDP_OK);
+                              DDP_F32, other ? DDP_MAX : DDP_SUM, &work, &error),
+                error);  // the group may be broken since the bucket before
             return ddp::Work(work);
         });
     }
@@ -162,6 +163,23 @@ TEST_F(DifferentHooks, AreToldByABarrierAfterTheLastStep) {
     });
 }
 
+TEST_F(DifferentHooks, AreToldWhereTheHostWaitsForOneParameter) {
+    on_ranks({2, "streams"}, [&](int rank, ddp_group* group) {
+        std::atomic<bool> other{false};
+        Model model(rank, group);
+        use_hook(model, other);
+        model.context.commit();
+        for (int number = 0; number < kStep; ++number) step(model, rank, number);
+        other = rank == 1;
+        expect_mismatch(facts_of([&] {
+                            for (int p : {1, 0}) model.give(p, 1);
+                            model.context.finalize_async();
+                            model.context.wait(1);
+                        }),
+                        kStep);
+    });
+}
+
 // In the very first operation on a device the backend connects, which may wait for other ranks.
 TEST_F(DifferentHooks, AreToldInTheFirstStep) {
     on_ranks({2, "streams"}, [&](int rank, ddp_group* group) {
@@ -182,6 +200,35 @@ TEST_F(DeviceAheadTest, ARankLeavesWhileOthersAreBehind) {
             step(model, rank, number);
         }
         if (rank == 1) expect_means(model, kStep);
+    });
+}
+
+// What ranks found in the old group is no error of the new one.
+TEST_F(DeviceAheadTest, ARankThatWasAheadGoesOnInAnotherGroup) {
+    std::promise<void> finalized;
+    on_ranks({2, "streams"}, [&](int rank, ddp_group* group) {
+        ddp_group* spare = nullptr;
+        ASSERT_EQ(ddp_group_split(group, 0, rank, &spare, nullptr), DDP_OK);
+        {
+            Model model(rank, group);
+            model.context.commit();
+            for (int number = 0; number < kStep; ++number) step(model, rank, number);
+            if (rank == 0) {
+                step(model, rank, kStep);
+                finalized.set_value();
+            } else {
+                finalized.get_future().wait_for(std::chrono::seconds(10));
+                model.context.abort("on purpose");
+            }
+            while (ddp_group_status(group, nullptr) == DDP_OK) std::this_thread::yield();
+            BorrowedGroup next(spare);
+            model.context.set_group(next);
+            for (int number = 0; number < 4; ++number) {
+                step(model, rank, number);
+                expect_means(model, number);
+            }
+        }
+        ddp_group_free(spare);
     });
 }
 

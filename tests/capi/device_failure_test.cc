@@ -339,9 +339,11 @@ TEST_P(DeviceFailureTest, AContextGoesOnInAnotherGroup) {
             gate.open();
             BorrowedGroup next(spare);
             model.context.set_group(next);
-            for (int p : {1, 0}) model.give(p, static_cast<float>(2 * rank));
-            model.context.finalize_on(model.stream(0));
-            for (int p : {1, 0}) EXPECT_TRUE(model.holds(p, 1));
+            for (int number = 0; number < 3; ++number) {
+                for (int p : {1, 0}) model.give(p, static_cast<float>(2 * rank + number));
+                model.context.finalize_on(model.stream(0));
+                for (int p : {1, 0}) EXPECT_TRUE(model.holds(p, 1 + number));
+            }
         }
         ddp_group_free(spare);
     };
