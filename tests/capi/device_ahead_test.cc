@@ -203,7 +203,7 @@ TEST_F(DeviceAheadTest, ARankLeavesWhileOthersAreBehind) {
     });
 }
 
-// What ranks found in the old group is no error of the new one.
+// The verdict of the old group is no error of the new one.
 TEST_F(DeviceAheadTest, ARankThatWasAheadGoesOnInAnotherGroup) {
     std::promise<void> finalized;
     on_ranks({2, "streams"}, [&](int rank, ddp_group* group) {
