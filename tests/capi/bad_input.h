@@ -9,7 +9,6 @@
 #include <cstddef>
 #include <cstring>
 #include <functional>
-#include <regex>
 #include <string>
 #include <vector>
 
@@ -80,10 +79,15 @@ inline Refusal null_argument(const char* function, const char* argument,
 
 // A step that the message names is a fact of the error, too.
 inline void expect_step_of_message(const Facts& facts) {
-    static const std::regex step("\\bstep (\\d+)\\b");
-    std::smatch named;
-    if (std::regex_search(facts.message, named, step)) {
-        EXPECT_EQ(facts.step, std::stoll(named[1])) << facts;
+    const std::string word = "step ";
+    for (std::size_t at = 0; (at = facts.message.find(word, at)) != std::string::npos;) {
+        const bool begins = at == 0 || facts.message[at - 1] == ' ' || facts.message[at - 1] == '(';
+        at += word.size();
+        if (!begins || at == facts.message.size() || facts.message[at] < '0' ||
+            facts.message[at] > '9')
+            continue;
+        EXPECT_EQ(facts.step, std::stoll(facts.message.substr(at))) << facts;
+        return;
     }
 }
 
