@@ -5,12 +5,15 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import sys
 import weakref
 import zlib
 
 import torch
 
 from ._errors import InvalidStateError, MismatchError, UnsupportedError
+from ._torch_buffers import Buffers
+from ._torch_devices import Streams, given, on_stream_of, shown
 from ._torch_hooks import GradBucket, step_in_backward, take_optimizers
 from ._torch_module import (Registered, as_bytes, from_order, in_order, order_of, parameters_behind, sparse_of, tensors_in)
 from .context import Context
@@ -65,12 +68,16 @@ class Steps:
                                skip_unused_buckets=find_unused and options.skip_unused, static_graph=options.static_graph,
                                autotune=options.autotune, **{"broadcast_buffers": False, **options.join})
         try:
+            self._streams = Streams(self.context, [*trained.items(), *((name, tensor) for name, tensor in (
+                *module.named_parameters(), *module.named_buffers()) if name not in options.ignored)])
+            self._streams.enter()
             self._register(module)
         except BaseException:
             self.context.close()
             raise
+        self._complete = self._streams.ready if self._streams else self.context.grad_ready
         self._views, self._generation = [None] * len(self.tensors), -1
-        self._sent = None  # names, types and shapes of the buffers that were sent last
+        self._sent = self._sender = None  # names, types, shapes and devices of the buffers that are sent, and what sends them
 
         self._mode = NONE
         self._fresh = False  # a synced forward pass has been made, and no step has ended since
@@ -102,16 +109,17 @@ class Steps:
         self._orders = [None if index in self._sparse else order_of(tensor) for index, tensor in enumerate(self.tensors)]
         named = list(zip(self.names, self._orders))  # with all that commit sends
         for index, (name, tensor) in enumerate(zip(self.names, self.tensors)):
-            if tensor.device.type != "cpu":
-                raise UnsupportedError(f"{name} is on {tensor.device}: this DistributedDataParallel takes modules on the CPU")
-            self.context.register(name, self._memory(name, tensor, self._orders[index]), sparse=index in self._sparse,
+            if index in self._sparse and tensor.device.type != "cpu":
+                raise UnsupportedError(f"{name} is on {tensor.device}, and belongs to an embedding with sparse=True: sparse gradients are "
+                                       "averaged on the CPU only. Make the embedding with sparse=False, or leave it on the CPU")
+            self.context.register(name, given(self._memory(name, tensor, self._orders[index])), sparse=index in self._sparse,
                                   delayed=name in self.options.delayed)
         self._buffers = []  # (owner, key, name, order, the copy that the context sends in join)
         for name, tensor in module.named_parameters():
             if not tensor.requires_grad and name not in self.options.ignored and not self.options.join:
                 named.append((name, order_of(tensor)))
                 memory = self._memory(name, tensor, named[-1][1])
-                self.context.register_buffer(name, as_bytes(name, memory))  # becomes rank 0's, as the others
+                self.context.register_buffer(name, given(as_bytes(name, memory)))  # becomes rank 0's, as the others
         for owner, key, name, tensor in self.registered.buffers() if self.options.send_buffers else ():
             order = order_of(tensor)
             named.append((name, order))
@@ -120,7 +128,7 @@ class Steps:
             else:
                 memory = as_bytes(name, self._memory(name, tensor, order))
             self._buffers.append((owner, key, name, order, memory))
-            self.context.register_buffer(name, memory)
+            self.context.register_buffer(name, given(memory))
         self.context.commit()
         for tensor, copied in self._copies:
             tensor.copy_(copied)
@@ -163,7 +171,8 @@ class Steps:
         def ready(*_, index):
             steps = reference()
             if steps is not None:
-                steps._ready(index)
+                with steps._streams.lock:
+                    steps._ready(index)
 
         for index, tensor in enumerate(self.tensors):
             with torch.enable_grad():
@@ -174,12 +183,13 @@ class Steps:
 
     def set_hook(self, state, hook):
         """hook(state, GradBucket) reduces the buckets."""
-        tensors, orders = self.tensors, self._orders
+        tensors, orders, group = self.tensors, self._orders, self.group
 
-        def call(_, bucket):
-            given = GradBucket(bucket, tensors, orders)
-            with torch.no_grad():
-                given._finish(hook, hook(state, given))
+        def call(lent, bucket):
+            device = tensors[int(bucket.gradients[0].parameter)].device
+            with torch.no_grad(), on_stream_of(bucket, device):
+                seen = GradBucket(bucket, device, tensors, orders)
+                seen._finish(hook, hook(lent if state is group else state, seen))
 
         self.context.set_hook(call)
 
@@ -198,25 +208,53 @@ class Steps:
         if self.context.hook_name not in ("allreduce", "user"):
             raise InvalidStateError(f"the context's hook, {self.context.hook_name}, would end here, where the module is registered again. "
                                     "Make a new DistributedDataParallel, or use register_comm_hook")
+        self._leave_buckets()
         self.close()
+
+    def _leave_buckets(self):
+        """On a GPU, the order of the streams in which buckets are freed would end with the context: gradients get memory of their own."""
+        if self._streams and self.options.as_views:
+            for tensor, view in zip(self.tensors, self._views):
+                if view is not None and tensor.grad is not None and tensor.grad.data_ptr() == view.data_ptr():
+                    tensor.grad = tensor.grad.clone()
 
     def close(self):
         """Ends listening, and frees the context."""
+        self._streams.wait()  # it may free memory that other streams still use
         for handle in self._listeners:
             handle.remove()  # the graph of a loss may keep its node
         self._listeners, self._nodes = [], []
+        self._close_sender()
         _alive.discard(self)
         self.context.close()
+
+    def __del__(self):
+        if getattr(self, "_streams", False) and not sys.is_finalizing():
+            self._streams.wait()  # as close() does
 
     def buffers_to_send(self):
         """The same on all ranks. Collective, where they are others than the last time."""
         buffers = self.registered.buffers()
-        described = [(name, tensor.dtype, tensor.shape) for _, _, name, tensor in buffers]
+        described = [(name, tensor.dtype, tensor.shape, tensor.device.type) for _, _, name, tensor in buffers]
         if described != self._sent:
             self._compare(described, "at this place among its buffers, the module on rank {} has another one than on rank 0. Ranks register the "
-                          "same buffers, of the same types and shapes, in the same order")
+                          "same buffers, of the same types and shapes, on devices of the same type, in the same order")
             self._sent = described
+            self._close_sender()
+            self._sender = Buffers(self.group, [(name, tensor) for _, _, name, tensor in buffers])
         return buffers
+
+    def send_buffers(self, root):
+        """A rank's to all ranks. On the others: (owner, tensor, what was sent) of each."""
+        buffers = self.buffers_to_send()
+        owners = {id(tensor): owner for owner, _, _, tensor in buffers}
+        return [(owners[id(tensor)], tensor, sent)
+                for tensor, sent in self._sender.send(root, [(name, tensor) for _, _, name, tensor in buffers])]
+
+    def _close_sender(self):
+        if self._sender is not None:
+            self._sender.close()
+            self._sender = None
 
     # CHANGES OF THE MODULE
 
@@ -341,8 +379,11 @@ class Steps:
 
     def _end_of_pass(self):
         """At the end of a backward pass. One inside another pass, as in torch.utils.checkpoint, may end before it."""
-        if not self.in_pass:
-            return
+        with self._streams.lock:
+            if self.in_pass:
+                self._end_pass()
+
+    def _end_pass(self):
         self.in_pass = False
         if not self.open:
             if not self._may_miss():
@@ -386,6 +427,7 @@ class Steps:
         self._refuse_shared_views()
         if self.options.join:
             self._write_copies()
+        self._streams.enter()
         self.context.step_begin()
         if self.options.join:  # it sends buffers
             self._read_copies()
@@ -447,7 +489,7 @@ class Steps:
             view.copy_(grad)
             if self.options.as_views and tensor.grad is not None:
                 tensor.grad = view  # frees the other memory now
-        self.context.grad_ready(index)
+        self._complete(index)  # `grad` may be the last reference to old buckets: they are freed in the order of libddp's streams, after this
 
     def _announce_rows(self, index, grad):
         """A sparse gradient. None: without rows."""
@@ -467,7 +509,7 @@ class Steps:
         if self._generation != self.context.layout_generation:
             self._views, self._generation = [None] * len(self.tensors), self.context.layout_generation
         if self._views[index] is None:
-            self._views[index] = from_order(torch.from_dlpack(self.context.grad_view(index)), self._orders[index])
+            self._views[index] = from_order(shown(self.context.grad_view(index), self.tensors[index].device), self._orders[index])
         return self._views[index]
 
     def _finish(self):
@@ -475,7 +517,7 @@ class Steps:
         self.open = self._fresh = False
         self._waiting = set()
         self._accumulated.clear()
-        self.context.finalize()
+        self._streams.finalize()
         may_be_unused = self.options.find_unused or self.options.static_graph
         for index, tensor in enumerate(self.tensors):
             if index in self._frozen or (may_be_unused and not self.context.param_used(index)):
@@ -506,6 +548,7 @@ class Steps:
 
     def follow(self):
         """Takes part in a step of other ranks with gradients of zero. No .grad changes."""
+        self._streams.enter()
         self.context.step_begin()
         if self._learning:
             raise UnsupportedError("join: with a static graph, each rank needs inputs for one step at least")
@@ -519,12 +562,13 @@ class Steps:
                     self._announce_rows(index, None)
                 else:
                     self.view(index).zero_()
-                    self.context.grad_ready(index)
-        self.context.finalize()
+                    self._complete(index)
+        self._streams.finalize()
 
     def join(self):
         """This rank has no more inputs."""
         self._write_copies()
+        self._streams.enter()
         self.context.join()
         self._read_copies()
 
@@ -549,7 +593,8 @@ class Steps:
 def _reach(reference, output, _):
     steps = reference()
     if steps is not None:
-        steps._reach(output)
+        with steps._streams.lock:
+            steps._reach(output)
 
 
 class Reducer:

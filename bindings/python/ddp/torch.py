@@ -21,10 +21,10 @@ import torch
 from torch import distributed, nn
 
 from ._errors import InvalidStateError, UnsupportedError
+from ._torch_devices import chosen_devices, moved
 from ._torch_groups import group_of, process_group
 from ._torch_hooks import GradBucket, allreduce_hook, fp16_compress_hook
 from ._torch_join import NO_JOIN, Joined, forward_begins
-from ._torch_module import send
 from ._torch_steps import Options, Reducer, Steps, abandon, in_backward_pass
 from .group import Group
 
@@ -51,11 +51,8 @@ class DistributedDataParallel(nn.Module):
                  param_to_hook_all_reduce=None, mixed_precision=None, device_mesh=None, skip_all_reduce_unused_params=False,
                  bucket_cap_mb_list=None, batched_grad_copy=False, forward_sync_buffers=None, lazy_bucket_allocation=False):
         super().__init__()
-        for name, value, instead in (("device_ids", device_ids, "it takes modules on the CPU"),
-                                     ("output_device", output_device, "it takes modules on the CPU"),
-                                     ("mixed_precision", mixed_precision, "use torch.autocast")):
-            if value is not None and value != []:
-                raise UnsupportedError(f"{name}: ddp.torch.DistributedDataParallel has nothing for {value!r}: {instead}")
+        if mixed_precision is not None:
+            raise UnsupportedError(f"mixed_precision: ddp.torch.DistributedDataParallel has nothing for {mixed_precision!r}: use torch.autocast")
         if device_mesh is not None:
             if process_group is not None:
                 raise ValueError("device_mesh: give it or process_group, not both")
@@ -78,7 +75,7 @@ class DistributedDataParallel(nn.Module):
             raise ValueError(f"bucket_cap_mb: it must not be below 0, or \"auto\", not {bucket_cap_mb!r}")
         if bucket_cap_mb_list and (autotune or min(bucket_cap_mb_list) <= 0):
             raise ValueError(f"bucket_cap_mb_list: caps above 0 are expected, and no bucket_cap_mb=\"auto\", not {bucket_cap_mb_list!r}")
-        self.module, self.dim, self.device_ids, self.output_device = module, dim, None, None
+        self.module, self.dim = module, dim
         if broadcast_buffers is None:
             broadcast_buffers = True
         self.forward_sync_buffers = broadcast_buffers if forward_sync_buffers is None else forward_sync_buffers
@@ -89,6 +86,8 @@ class DistributedDataParallel(nn.Module):
         self.bucket_bytes_cap = max(self.bucket_bytes_cap_list, default=int(bucket_cap_mb * _MIB))
         self.require_backward_grad_sync = self.require_forward_param_sync = True
         self.parameters_to_ignore = set(getattr(module, "_ddp_params_and_buffers_to_ignore", ()))
+        self.device_ids, self.output_device = chosen_devices(
+            {tensor.device for name, tensor in module.named_parameters() if name not in self.parameters_to_ignore}, device_ids, output_device)
         self._delayed = {name for name, _ in delay_all_reduce_named_params or ()}
         unknown = sorted(self._delayed.difference(name for name, _ in module.named_parameters()))
         if unknown:
@@ -184,6 +183,8 @@ class DistributedDataParallel(nn.Module):
 
     def forward(self, *inputs, **kwargs):
         """The module's forward pass."""
+        if self.device_ids:
+            inputs, kwargs = moved((inputs, kwargs), torch.device(self.device_type, self.device_ids[0]))
         again = self._before_forward()
         output = self.module(*inputs, **kwargs)
         if not again:
@@ -241,13 +242,10 @@ class DistributedDataParallel(nn.Module):
         then there must be no step that misses gradients."""
         if self.process_group.world_size == 1:
             return
-        buffers = self._steps.buffers_to_send()
-        owners = {id(tensor): owner for owner, _, _, tensor in buffers}
         with torch.no_grad():
-            for tensor, sent in send(self.process_group, root, [(name, tensor) for _, _, name, tensor in buffers]):
-                if torch.equal(tensor, sent):
-                    continue  # autograd may need it as it is
-                owner = owners[id(tensor)]
+            for owner, tensor, sent in self._steps.send_buffers(root):
+                if tensor.device.type == "cpu" and torch.equal(tensor, sent):
+                    continue  # autograd may need it as it is. The host does not wait for a GPU to tell
                 if isinstance(owner, nn.modules.batchnorm._NormBase) and owner.training:
                     tensor = tensor.data  # autograd keeps running values, and does not use them
                 tensor.copy_(sent)
@@ -325,7 +323,8 @@ class DistributedDataParallel(nn.Module):
         tensors, context, stats = self._steps.tensors, self._steps.context, self._steps.context.stats()
         data = {
             "world_size": self.process_group.world_size, "rank": self.process_group.rank, "backend_name": self.process_group.backend,
-            "module_name": type(self.module).__name__, "device_ids": "", "output_device": -1, "broadcast_buffers": int(self.broadcast_buffers),
+            "module_name": type(self.module).__name__, "device_ids": ", ".join(map(str, self.device_ids or ())),
+            "output_device": -1 if self.output_device is None else self.output_device, "broadcast_buffers": int(self.broadcast_buffers),
             "bucket_cap_bytes": self.bucket_bytes_cap, "find_unused_parameters": int(self.find_unused_parameters),
             "gradient_as_bucket_view": int(self.gradient_as_bucket_view), "static_graph": int(self.static_graph),
             "num_parameter_tensors": len(tensors), "total_parameter_size_bytes": sum(t.numel() * t.element_size() for t in tensors),

@@ -1,0 +1,141 @@
+"""ddp.torch.DistributedDataParallel with modules on a device whose memory no processor can touch and whose streams are late.
+
+    torch_played_test.py FAKE_DEVICE COMPILER FOLDER RANKS...
+
+FAKE_DEVICE is libddp-cuda.so of the tests; its folder is $DDP_MODULE_PATH. FOLDER keeps what is compiled. The device is one of PyTorch
+(played/played.cc), so a forgotten order of streams gives NaN. The numbers are those of one process on the CPU that has the whole batch.
+"""
+import contextlib
+import os
+import pathlib
+import sys
+import threading
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "played"))
+import played  # noqa: E402
+
+reason = played.why_not()
+if reason and os.environ.get("DDP_TORCH_PYTHON"):
+    python = os.environ.pop("DDP_TORCH_PYTHON")
+    os.execv(python, [python, "-B", *sys.argv])
+if reason:
+    print(f"skipped: {reason}")
+    sys.exit()
+
+import support  # noqa: E402
+
+FAKE_DEVICE, COMPILER, FOLDER, *COUNTS = sys.argv[1:]
+if support.RANK < 0:
+    played.build(COMPILER, FAKE_DEVICE, FOLDER)
+    for count in COUNTS:
+        print(support.run_ranks(int(count), sys.executable, "-B", *sys.argv))
+    sys.exit()
+
+import torch  # noqa: E402
+from torch import nn  # noqa: E402
+
+played.load(played.build(COMPILER, FAKE_DEVICE, FOLDER))
+os.environ["DDP_TEST_DEVICE"] = "played:0"
+sys.path.insert(0, str(played.TESTS / "gpu"))
+import torch_module  # noqa: E402
+from torch_module import DEVICE, DistributedDataParallel, Network, Normalised, loss_of, on_cpu  # noqa: E402
+
+
+@contextlib.contextmanager
+def gate():
+    """The current stream does nothing in here."""
+    handle = torch.ops.played.close_gate(0)
+    try:
+        yield
+    finally:
+        torch.ops.played.open_gate(handle)
+
+
+class Modules(torch_module.Modules):
+    """The cases that are for real GPUs, too, and those that need a device which stands still."""
+
+    def test_the_host_does_not_wait(self):
+        """In whole steps whose streams stand still. With several ranks the fake device's data goes through the host, which waits in
+        libddp; nothing in ddp.torch waits then."""
+        module = Normalised().to(DEVICE)
+        model = DistributedDataParallel(module, gradient_as_bucket_view=True, device_ids=[0])
+        optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+        batches = [(x[self.mine].to(DEVICE), y[self.mine].to(DEVICE)) for x, y in self.batches(6)]
+
+        def step(x, y):
+            optimizer.zero_grad()
+            loss_of(model(x), y).backward()
+            optimizer.step()
+
+        for x, y in batches[:3]:  # in which buckets are built anew
+            step(x, y)
+        before = torch.ops.played.waits()
+        with gate() if self.world == 1 else contextlib.nullcontext():
+            for x, y in batches[3:]:
+                step(x, y)
+        self.assertEqual(torch.ops.played.waits(), before)
+        self.assertFalse(any(tensor.isnan().any() for tensor in on_cpu(module.parameters())))
+
+    def test_buckets_outlive_their_model(self):
+        """The copies of the means out of the buckets are still to come, on a stream that does nothing."""
+        if self.world > 1:
+            return  # libddp itself waits for that stream
+        for close in (False, True):
+            alone, module = Network(), Network().to(DEVICE)
+            model = DistributedDataParallel(module)
+            x, y = next(self.batches(1))
+            loss_of(alone(x), y).backward()
+            x, y = x.to(DEVICE), y.to(DEVICE)
+            handle = torch.ops.played.close_gate(0)
+            threading.Timer(0.2, torch.ops.played.open_gate, [handle]).start()
+            loss_of(model(x), y).backward()
+            if close:
+                module.more = nn.Linear(1, 1).to(DEVICE)
+                model._steps.end()
+            else:
+                del model
+            other = DistributedDataParallel(Network().to(DEVICE))  # which may get that memory
+            self.same([p.grad for p in alone.parameters()], [p.grad for p in module.parameters() if p.grad is not None])
+            del other
+
+    def test_buckets_outlive_the_step_in_which_they_move(self):
+        """A gradient that lies in an old bucket is still to be copied to the new one, on a stream that does nothing."""
+        if self.world > 1:
+            return  # libddp itself waits for that stream
+        alone, module = Network(), Network().to(DEVICE)
+        model = DistributedDataParallel(module, gradient_as_bucket_view=True)  # one bucket
+        optimizers = [torch.optim.SGD(each.parameters(), lr=0.1) for each in (alone, module)]
+        begin, moves = model._steps.begin, []
+
+        def begin_and_stop():
+            generation = model.context.layout_generation
+            begin()
+            if model.context.layout_generation != generation:
+                moves.append(generation)
+                threading.Timer(0.2, torch.ops.played.open_gate, [torch.ops.played.close_gate(0)]).start()
+
+        model._steps.begin = begin_and_stop
+        for x, y in self.batches():
+            for each, on, optimizer in ((alone, "cpu", optimizers[0]), (model, DEVICE, optimizers[1])):
+                optimizer.zero_grad(set_to_none=False)
+                loss_of(each(x.to(on)), y.to(on)).backward()
+                optimizer.step()
+        self.assertTrue(moves)
+        self.same(alone.parameters(), module.parameters())
+
+    def test_other_devices_are_refused(self):
+        with support.raises(self, NotImplementedError, "meta"):
+            DistributedDataParallel(nn.Linear(2, 2).to("meta"))
+
+
+class BesidePyTorch(torch_module.BesidePyTorch):
+    """PyTorch's class is on the CPU."""
+
+    @classmethod
+    def start(cls, **options):
+        torch.distributed.init_process_group("gloo", **options)
+        cls.group_of_hooks = played.group_through_the_host()
+
+
+if __name__ == "__main__":
+    torch_module.main(__name__)
