@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """ddp.torch.DistributedDataParallel with modules on a GPU, beside one process on the CPU that has the whole batch, and beside PyTorch's:
 
-    ddprun -n 2 python3 torch_module.py            DDP_TEST_DEVICE=cuda:0 is the device, which all ranks may share;
+    ddprun -n 2 python3 torch_module.py            DDP_TEST_DEVICE=cuda:0 is the device, which all ranks may share
+                                                   (cpu: for DDP_TESTS=BesidePyTorch);
                                                    DDP_TEST_BACKEND=nccl a backend of libddp
 
 The cases are also those of tests/bindings/python/torch_played_test.py, for a device that threads play. On a GPU they are beside PyTorch's
@@ -122,18 +123,25 @@ def loss_of(output, y):
     return (output - y).square().mean()
 
 
+class Side:
+    """Another stream."""
+
+    def __init__(self):
+        self.of = torch.cuda if DEVICE.type == "cuda" else torch.accelerator
+        self.stream = torch.cuda.Stream(DEVICE) if DEVICE.type == "cuda" else torch.Stream(device=DEVICE)
+
+    def join(self):
+        """The current stream waits for it."""
+        self.of.current_stream(DEVICE).wait_stream(self.stream)
+
+
 @contextlib.contextmanager
 def side_stream():
     """With another stream as the current one, which begins after what is on this one."""
-    if DEVICE.type == "cuda":
-        stream, before = torch.cuda.Stream(DEVICE), torch.cuda.current_stream(DEVICE)
-        entered = torch.cuda.stream(stream)
-    else:
-        stream, before = torch.Stream(device=DEVICE), torch.accelerator.current_stream(DEVICE)
-        entered = stream
-    stream.wait_stream(before)
-    with entered:
-        yield
+    side = Side()
+    side.stream.wait_stream(side.of.current_stream(DEVICE))
+    with torch.cuda.stream(side.stream) if DEVICE.type == "cuda" else side.stream:
+        yield side
 
 
 def late():
@@ -421,6 +429,17 @@ class Modules(unittest.TestCase):
 
         self.hooked(hook, self.group)
 
+    def test_hook_with_a_stream_of_its_own(self):
+        """Its result lies in memory of that stream, and is the last reference to it."""
+        def hook(group, bucket):
+            group.allreduce(given(bucket.buffer()), "avg")
+            with side_stream() as own:
+                result = bucket.buffer().clone()
+            own.join()
+            return result
+
+        self.hooked(hook, self.group)
+
     def test_named_hooks(self):
         self.hooked(None, register=lambda model: model.context.use_hook("fp16"), bound=1e-2)
         kind = torch.distributed.BuiltinCommHookType
@@ -529,7 +548,8 @@ class BesidePyTorch(unittest.TestCase):
         return [tensor.detach().cpu() for tensor in module.state_dict().values()]
 
     def test_the_same_weights(self):
-        for make in (Network, Picture, Normalised):
+        synchronised = [lambda: nn.SyncBatchNorm.convert_sync_batchnorm(Normalised())] if torch.distributed.get_backend() == "nccl" else []
+        for make in (Network, Picture, Normalised, *synchronised):
             for options in ({}, {"gradient_as_bucket_view": True}, {"static_graph": True}, {"autocast": True}):
                 if options.get("autocast") and DEVICE.type != "cuda":
                     continue  # the CPU casts other operations
@@ -558,6 +578,25 @@ class BesidePyTorch(unittest.TestCase):
                 theirs = self.train(Network, nn.parallel.DistributedDataParallel, gradient_as_bucket_view=views)
                 for one, other in zip(ours, theirs):
                     self.assertLess((one - other).abs().max().item(), 1e-2 if "16" in name else 1e-4, name)
+
+    @unittest.skipIf(DEVICE.type == "played", "the group of torch.distributed has no such device")
+    def test_joined(self):
+        from torch.distributed.algorithms.join import Join
+
+        def train(parallel):
+            module = Network().to(DEVICE)
+            model = parallel(module, device_ids=None if DEVICE.type == "cpu" else [DEVICE.index])
+            optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+            made = torch.Generator().manual_seed(4 + self.rank)
+            with Join([model]):
+                for _ in range(2 + self.rank):
+                    optimizer.zero_grad()
+                    model(torch.randn(PART, 5, generator=made).to(DEVICE)).square().mean().backward()
+                    optimizer.step()
+            return [tensor.detach().cpu() for tensor in module.parameters()]
+
+        for one, other in zip(train(DistributedDataParallel), train(nn.parallel.DistributedDataParallel)):
+            self.assertLess((one - other).abs().max().item(), BOUND)
 
     @unittest.skipUnless(DEVICE.type == "cuda", "PyTorch tells it for CUDA")
     def test_the_host_does_not_wait(self):

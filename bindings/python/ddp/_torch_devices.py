@@ -33,6 +33,10 @@ class Cuda:
         """The host waits until the device has done all."""
         torch.cuda.synchronize(index)
 
+    def keep(self, tensor):
+        """The memory of a tensor of PyTorch's is not used for others before the current stream has come here."""
+        tensor.record_stream(torch.cuda.current_stream(tensor.device))
+
     def given(self, tensor):
         """A tensor for libddp to take by DLPack."""
         return tensor
@@ -55,6 +59,13 @@ def given(tensor):
     """A tensor as libddp takes it."""
     kind = kind_of(tensor.device)
     return tensor if kind is None else kind.given(tensor)
+
+
+def keep_for_current_stream(tensor):
+    """A tensor that may have been made on another stream is used on the current one, and then forgotten."""
+    kind = kind_of(tensor.device)
+    if kind is not None:
+        kind.keep(tensor)
 
 
 def shown(memory, device):

@@ -8,7 +8,7 @@ import sys
 import torch
 
 from ._errors import UnsupportedError
-from ._torch_devices import given, shown
+from ._torch_devices import given, keep_for_current_stream, shown
 from ._torch_module import from_order
 from .work import name_of
 
@@ -69,6 +69,7 @@ class GradBucket:
                             "bucket.buffer(), or a torch.futures.Future of one")
         if result.data_ptr() != self._own.data_ptr():
             self._own.copy_(result.reshape(-1))
+            keep_for_current_stream(result)
 
 
 def _name_of(dtype):

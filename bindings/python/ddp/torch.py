@@ -38,8 +38,9 @@ class DistributedDataParallel(nn.Module):
 
     The arguments are those of torch.nn.parallel.DistributedDataParallel. process_group is a ddp.Group or a group of
     torch.distributed; the default is process_group(), the group of the job. bucket_cap_mb="auto" finds the cap in the first
-    steps (docs/steps.md). A module on a GPU and mixed_precision are not supported. Arguments that only save time or memory of
-    PyTorch's class (check_reduction, batched_grad_copy, lazy_bucket_allocation) change nothing.
+    steps (docs/steps.md). mixed_precision is not supported. On a GPU, steps are in the order of the current streams, and the host does
+    not wait for it (docs/python.md has the exceptions). Arguments that only save time or memory of PyTorch's class (check_reduction,
+    batched_grad_copy, lazy_bucket_allocation) change nothing.
 
     Each forward pass compares the module with what is registered. Tensors that were replaced or converted are registered again, on all
     ranks.

@@ -114,6 +114,10 @@ class Played:
         import torch
         torch.accelerator.synchronize(index)
 
+    def keep(self, tensor):
+        import torch
+        tensor.record_stream(torch.accelerator.current_stream(tensor.device))
+
     def given(self, tensor):
         return Shown(tensor)
 
