@@ -19,7 +19,7 @@ class Cuda:
 
     def stream(self, index):
         """The handle of the current stream of a device."""
-        return torch.cuda.current_stream(index).cuda_stream
+        return torch._C._cuda_getCurrentRawStream(index)
 
     def on(self, index, handle):
         """With a stream of libddp's as the current one."""

@@ -519,16 +519,23 @@ class Steps:
         self._accumulated.clear()
         self._streams.finalize()
         may_be_unused = self.options.find_unused or self.options.static_graph
+        copies, stepping = [], []
         for index, tensor in enumerate(self.tensors):
             if index in self._frozen or (may_be_unused and not self.context.param_used(index)):
                 continue  # by no rank
-            self._take_mean(index, tensor)
+            self._take_mean(index, tensor, copies)
             if index in self._stepping:
-                step_in_backward(tensor)
+                stepping.append(tensor)
+        if copies:
+            with torch.no_grad():
+                _copy_all(*zip(*copies))
+        for tensor in stepping:
+            step_in_backward(tensor)
         if self.after_mean is not None:
             self.after_mean()
 
-    def _take_mean(self, index, tensor):
+    def _take_mean(self, index, tensor, copies):
+        """.grad becomes the mean, now or by one of the copies (to, from)."""
         if index in self._sparse:
             indices, values = map(torch.from_dlpack, self.context.sparse_gradient(index))
             tensor.grad = torch.sparse_coo_tensor(indices[None], values * self.scale, tensor.shape, **_UNCHECKED)
@@ -541,8 +548,7 @@ class Steps:
         elif tensor.grad is None:
             tensor.grad = torch.empty_like(tensor.detach()).copy_(view)  # with its strides
         elif tensor.grad.data_ptr() != view.data_ptr():
-            with torch.no_grad():
-                tensor.grad.copy_(view)
+            copies.append((tensor.grad, view))
 
     # JOINING
 
@@ -588,6 +594,14 @@ class Steps:
             if tensor is not None:
                 memory = in_order(tensor.data, order)
                 memory.copy_(copied if copied.dtype == memory.dtype else copied.view(memory.dtype).view(memory.shape))
+
+
+def _copy_all(targets, sources):
+    if hasattr(torch, "_foreach_copy_"):  # on a GPU a few launches instead of one for each; PyTorch 1.13 does not have it
+        torch._foreach_copy_(targets, sources)
+    else:
+        for target, source in zip(targets, sources):
+            target.copy_(source)
 
 
 def _reach(reference, output, _):
