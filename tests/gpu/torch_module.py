@@ -31,6 +31,7 @@ if "DDP_TEST_BACKEND" in os.environ:
     _torch_groups._default_group = ddp.Group(backend=os.environ["DDP_TEST_BACKEND"])
 SECOND = torch.device(DEVICE.type, 1) if DEVICE.type != "cuda" or torch.cuda.device_count() > 1 else None
 torch.set_num_threads(1)
+torch.backends.cudnn.deterministic, torch.backends.cudnn.allow_tf32 = True, False  # for numbers that can be compared
 STEPS, PART, BOUND = 4, 6, 1e-5  # PART: samples of a batch on each rank. BOUND: rounding
 
 
@@ -447,6 +448,24 @@ class Modules(unittest.TestCase):
         self.hooked(None, register=lambda model: model._register_builtin_comm_hook(kind.FP16_COMPRESS), bound=1e-2)
 
     # THE REST
+
+    @unittest.skipUnless(hasattr(torch, "compile"), "PyTorch 2 has it")
+    def test_compiled(self):
+        self.compare(lambda: torch.compile(Network(), backend="aot_eager"))
+
+    def test_a_hook_that_fails(self):
+        """The error comes out of the backward pass, and a new model in a new group trains."""
+        def fails(_, bucket):
+            raise ArithmeticError(f"bucket {bucket.index()}")
+
+        group = ddp.Group(0, 1, timeout=20)
+        model = DistributedDataParallel(Network().to(DEVICE), process_group=group)
+        model.register_comm_hook(None, fails)
+        with self.raises(ArithmeticError, "bucket 0"):
+            loss = model(next(self.batches(1))[0].to(DEVICE)).sum()
+            loss.backward()
+        del model, loss
+        self.compare(Network)
 
     def test_joined(self):
         module = nn.Linear(5, 4).to(DEVICE)
