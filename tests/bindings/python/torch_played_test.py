@@ -57,22 +57,30 @@ class Modules(torch_module.Modules):
     def test_the_host_does_not_wait(self):
         """In whole steps whose streams stand still. With several ranks the fake device's data goes through the host, which waits in
         libddp; nothing in ddp.torch waits then."""
-        module = Normalised().to(DEVICE)
-        model = DistributedDataParallel(module, gradient_as_bucket_view=True, device_ids=[0])
-        optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
-        batches = [(x[self.mine].to(DEVICE), y[self.mine].to(DEVICE)) for x, y in self.batches(6)]
+        for options in ({"gradient_as_bucket_view": True, "device_ids": [0]}, {"static_graph": True}, {"find_unused_parameters": True}):
+            with self.subTest(options):
+                self.steps_without_waiting(**options)
 
-        def step(x, y):
-            optimizer.zero_grad()
-            loss_of(model(x), y).backward()
-            optimizer.step()
+    def steps_without_waiting(self, **options):
+        module = Normalised().to(DEVICE)
+        model = DistributedDataParallel(module, **options)
+        optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+        batches = [(x[self.mine].to(DEVICE), y[self.mine].to(DEVICE)) for x, y in self.batches(7)]
+
+        def step(x, y, context=contextlib.nullcontext):
+            with context():
+                loss_of(model(x), y).backward()
 
         for x, y in batches[:3]:  # in which buckets are built anew
             step(x, y)
+            optimizer.step()
         before = torch.ops.played.waits()
         with gate() if self.world == 1 else contextlib.nullcontext():
-            for x, y in batches[3:]:
-                step(x, y)
+            for number, (x, y) in enumerate(batches[3:]):
+                step(x, y, model.no_sync if number == 1 else contextlib.nullcontext)
+                if number != 1:
+                    optimizer.step()
+                    optimizer.zero_grad()
         self.assertEqual(torch.ops.played.waits(), before)
         self.assertFalse(any(tensor.isnan().any() for tensor in on_cpu(module.parameters())))
 
