@@ -12,6 +12,10 @@ from torch import nn
 from ._errors import UnsupportedError
 
 
+#: PyTorch's compiler uses it, too: it makes no object.
+_raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None) or (lambda index: torch.cuda.current_stream(index).cuda_stream)
+
+
 class Cuda:
     """NVIDIA GPUs."""
 
@@ -19,7 +23,7 @@ class Cuda:
 
     def stream(self, index):
         """The handle of the current stream of a device."""
-        return torch._C._cuda_getCurrentRawStream(index)
+        return _raw_stream(index)
 
     def on(self, index, handle):
         """With a stream of libddp's as the current one."""
@@ -142,8 +146,7 @@ class Streams:
             self._of.append(place)
             if place is not None and place not in self._places:
                 self._places.append(place)
-        #: On a GPU, autograd works on a thread of each device, and perhaps on several.
-        self.lock = threading.RLock() if self._places else contextlib.nullcontext()
+        self.lock = threading.RLock()  # autograd works on a thread of each GPU, beside that of the CPU
 
     def __bool__(self):
         """Whether there is a device but the CPU."""

@@ -131,6 +131,19 @@ class Modules(torch_module.Modules):
         self.assertTrue(moves)
         self.same(alone.parameters(), module.parameters())
 
+    def test_hooks_of_libddp(self):
+        """The device gives the numbers that the CPU gives."""
+        small = {"min_elements": 8}
+        for name, options in (("fp16", {}), ("powersgd", {"rank": 2, "start": 1, "min_rate": 0.5}), ("quantize_per_channel", small),
+                              ("onebit", {"block": 8, **small}), ("topk", {"ratio": 0.5, **small})):
+            with self.subTest(name):
+                modules = [Network(), Network().to(DEVICE)]
+                for module, device in zip(modules, (None, DEVICE)):
+                    model = DistributedDataParallel(module)
+                    model.context.use_hook(name, **options)
+                    self.train(model, self.mine, device)
+                self.same(modules[0].parameters(), modules[1].parameters())
+
     def test_other_devices_are_refused(self):
         with support.raises(self, NotImplementedError, "meta"):
             DistributedDataParallel(nn.Linear(2, 2).to("meta"))
