@@ -9,6 +9,7 @@ The cases are also those of tests/bindings/python/torch_played_test.py, for a de
 DistributedDataParallel, too: over NCCL, or over Gloo where several ranks have one GPU and NCCL does not allow that. Prints
 "skipped: REASON" where there is no PyTorch with a GPU.
 """
+import collections
 import contextlib
 import os
 import sys
@@ -252,7 +253,8 @@ class Modules(unittest.TestCase):
                 return pair[0] * self.weight + named["list"][0] + pair[1], named["text"]
 
         model = DistributedDataParallel(Takes().to(DEVICE), device_ids=[0])
-        output, text = model((torch.ones(3), 2), named={"list": [torch.ones(3)], "text": "as it is"})
+        named = collections.defaultdict(list, {"list": [torch.ones(3)], "text": "as it is"})
+        output, text = model((torch.ones(3), 2), named=named)
         self.assertEqual((output.device, output.cpu().tolist(), text), (DEVICE, [4, 4, 4], "as it is"))
         output.sum().backward()
 

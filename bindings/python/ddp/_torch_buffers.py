@@ -21,7 +21,7 @@ class Buffers:
         for index, (_, tensor) in enumerate(named):
             if tensor.device.type != "cpu":
                 self._devices.setdefault(tensor.device, []).append(index)
-        self._root, self._context = 0, None
+        self._root, self._context = [0], None
         if self._devices:
             self._make_context([tensor for _, tensor in named])
 
@@ -34,7 +34,8 @@ class Buffers:
             size = sum(_room(tensors[index]) for index in indices)
             self._context.register(f"buffers {number}", shape=(max(size, 1),), dtype="u8", device=self._streams.name(number))
         self._context.commit()
-        self._context.set_hook(lambda group, bucket: group.broadcast(bucket.buffer, self._root, async_op=True))
+        root = self._root  # and no reference to this object, which would make a circle
+        self._context.set_hook(lambda group, bucket: group.broadcast(bucket.buffer, root[0], async_op=True))
         self._places = {}  # {index: where it lies in the bucket}
         for number, (device, indices) in enumerate(self._devices.items()):
             flat, start = shown(self._context.grad_view(number), device), 0
@@ -50,7 +51,7 @@ class Buffers:
         if self._context is None:
             return received
         mine = self._group.rank == root
-        self._root = root
+        self._root[0] = root
         self._streams.enter()
         self._context.step_begin()
         for number, indices in enumerate(self._devices.values()):

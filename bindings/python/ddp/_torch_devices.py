@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import threading
 
 import torch
 from torch import nn
 
 from ._errors import UnsupportedError
-
 
 #: PyTorch's compiler uses it, too: it makes no object.
 _raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None) or (lambda index: torch.cuda.current_stream(index).cuda_stream)
@@ -91,7 +91,7 @@ def chosen_devices(devices, device_ids, output_device):
     types = sorted({device.type for device in devices})
     if len(types) > 1:
         raise ValueError(f"module: its parameters are on devices of several types, {' and '.join(types)}, and one is expected")
-    if not device_ids or types == ["cpu"] or len(devices) > 1:
+    if not device_ids or types == ["cpu"] or len(devices) != 1:
         for name, value in (("device_ids", device_ids), ("output_device", output_device)):
             if value is not None and value != []:
                 where = " and ".join(sorted(map(str, devices)))
@@ -125,7 +125,9 @@ def moved(value, device):
     if isinstance(value, list):
         return [moved(part, device) for part in value]
     if isinstance(value, dict):
-        return type(value)((key, moved(part, device)) for key, part in value.items())
+        same = copy.copy(value)  # perhaps of a class with arguments of its own
+        same.update((key, moved(part, device)) for key, part in value.items())
+        return same
     return value
 
 

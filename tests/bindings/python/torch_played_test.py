@@ -6,10 +6,13 @@ FAKE_DEVICE is libddp-cuda.so of the tests; its folder is $DDP_MODULE_PATH. FOLD
 (played/played.cc), so a forgotten order of streams gives NaN. The numbers are those of one process on the CPU that has the whole batch.
 """
 import contextlib
+import ctypes
+import gc
 import os
 import pathlib
 import sys
 import threading
+import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "played"))
 import played  # noqa: E402
@@ -83,6 +86,30 @@ class Modules(torch_module.Modules):
                     optimizer.zero_grad()
         self.assertEqual(torch.ops.played.waits(), before)
         self.assertFalse(any(tensor.isnan().any() for tensor in on_cpu(module.parameters())))
+
+    def test_a_model_frees_its_memory_with_its_last_reference(self):
+        live = ctypes.CDLL(FAKE_DEVICE)["_ZN4fake10live_bytesEv"]
+        live.restype = ctypes.c_size_t
+        module = Normalised().to(DEVICE)
+        torch.accelerator.synchronize()
+        before = live()
+        gc.disable()
+        try:
+            for views in (False, True):
+                model = DistributedDataParallel(module, gradient_as_bucket_view=views)
+                for x, y in self.batches():
+                    loss_of(model(x[self.mine].to(DEVICE)), y[self.mine].to(DEVICE)).backward()
+                self.assertGreater(live(), before)
+                module.zero_grad()
+                del model, x, y
+                for _ in range(1000):  # threads of libddp may hold the last operations a while longer
+                    torch.accelerator.synchronize()
+                    if live() == before:
+                        break
+                    time.sleep(0.01)
+                self.assertEqual(live(), before)
+        finally:
+            gc.enable()
 
     def test_buckets_outlive_their_model(self):
         """The copies of the means out of the buckets are still to come, on a stream that does nothing."""
