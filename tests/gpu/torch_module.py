@@ -25,7 +25,7 @@ if DEVICE.type == "cuda" and not torch.cuda.is_available():
     skip("PyTorch sees no GPU")
 import ddp  # noqa: E402  (only where it is needed)
 from ddp import _torch_groups  # noqa: E402
-from ddp._torch_devices import given  # noqa: E402  (a tensor of a real GPU as it is)
+from ddp._torch_devices import given  # noqa: E402
 from ddp.torch import DistributedDataParallel, process_group  # noqa: E402
 
 if "DDP_TEST_BACKEND" in os.environ:
@@ -262,6 +262,11 @@ class Modules(unittest.TestCase):
     def test_several_devices(self):
         for views in (False, True):
             self.compare(TwoDevices, TwoDevices.split, gradient_as_bucket_view=views)
+
+    @unittest.skipIf(SECOND is None, "there is one GPU")
+    def test_a_device_that_is_not_the_current_one(self):
+        for side in (False, True):
+            self.compare(Network, lambda module: module.to(SECOND), side, device_ids=[1])
 
     def test_order_in_memory(self):
         for views in (False, True):

@@ -41,8 +41,12 @@ class Cuda:
         """The memory of a tensor of PyTorch's is not used for others before the current stream has come here."""
         tensor.record_stream(torch.cuda.current_stream(tensor.device))
 
+    def current(self, index):
+        """With this device as the current one."""
+        return torch.cuda.device(index)
+
     def given(self, tensor):
-        """A tensor for libddp to take by DLPack."""
+        """Has the methods of DLPack, which work while the tensor's device is the current one."""
         return tensor
 
     def shown(self, memory):
@@ -59,10 +63,24 @@ def kind_of(device):
     return None if device.type == "cpu" else KINDS[device.type]
 
 
+class _Given:
+    """A tensor on a device. libddp takes it again in the calls of any thread, and PyTorch refuses that where another device is current."""
+
+    def __init__(self, kind, tensor):
+        self._kind, self._tensor = kind, tensor
+
+    def __dlpack__(self, **options):
+        with self._kind.current(self._tensor.device.index):
+            return self._kind.given(self._tensor).__dlpack__(**options)
+
+    def __dlpack_device__(self):
+        return self._kind.given(self._tensor).__dlpack_device__()
+
+
 def given(tensor):
-    """A tensor as libddp takes it."""
+    """A tensor as libddp takes it by DLPack."""
     kind = kind_of(tensor.device)
-    return tensor if kind is None else kind.given(tensor)
+    return tensor if kind is None else _Given(kind, tensor)
 
 
 def keep_for_current_stream(tensor):

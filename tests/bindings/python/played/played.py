@@ -81,6 +81,8 @@ class Shown:
 
     def __dlpack__(self, *, stream=None):
         import torch
+        if torch.accelerator.current_device_index() != self._index:
+            raise BufferError("another device is the current one")  # as PyTorch says for CUDA
         torch.ops.played.order(self._index, 0 if stream in (None, 1) else stream)
         return self._memory.__dlpack__()
 
@@ -117,6 +119,10 @@ class Played:
     def keep(self, tensor):
         import torch
         tensor.record_stream(torch.accelerator.current_stream(tensor.device))
+
+    def current(self, index):
+        import torch
+        return torch.accelerator.device_index(index)
 
     def given(self, tensor):
         return Shown(tensor)
