@@ -78,6 +78,16 @@ class Branches(nn.Module):
         return sum(self.layers[name](x) for name in self.choose)
 
 
+class Pair(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(7)
+        self.layers = nn.ModuleList(nn.Linear(5, 4) for _ in range(2))
+
+    def forward(self, x):
+        return [layer(x) for layer in self.layers]
+
+
 class Checkpointed(Network):
     def forward(self, x):
         return checkpoint(super().forward, x, use_reentrant=False)
@@ -262,6 +272,12 @@ class Modules(unittest.TestCase):
     def test_several_devices(self):
         for views in (False, True):
             self.compare(TwoDevices, TwoDevices.split, gradient_as_bucket_view=views)
+        alone, module = TwoDevices(), TwoDevices().split()
+        model = DistributedDataParallel(module)
+        with side_stream():  # of the first device: the constructor was in the default streams
+            self.train(model, self.mine, DEVICE)
+            self.train(alone, slice(None))
+            self.same(alone.parameters(), module.parameters())
 
     @unittest.skipIf(SECOND is None, "there is one GPU")
     def test_a_device_that_is_not_the_current_one(self):
@@ -309,6 +325,33 @@ class Modules(unittest.TestCase):
                         for name in ("left", "right"):
                             self.same([alone.layers[name].weight.grad], [module.layers[name].weight.grad])
                         self.assertIsNone(module.layers["never"].weight.grad)
+
+    def hold(self):
+        """What follows on the current stream is not there for a while."""
+        late()
+
+    def test_unused_on_another_stream_than_the_constructors(self):
+        """Ranks use one of two outputs each. A backward pass that has ended tells which gradients do not come."""
+        for views in (False, True):
+            alone, module = Pair(), Pair().to(DEVICE)
+            model = DistributedDataParallel(module, find_unused_parameters=True, gradient_as_bucket_view=views)
+            mark = model._steps._mark_unused
+
+            def hold_and_mark(indices, mark=mark):
+                self.hold()
+                mark(indices)
+
+            model._steps._mark_unused = hold_and_mark
+            with side_stream():
+                for x, y in self.batches():
+                    for each in (alone, module):
+                        each.zero_grad()
+                    for rank in range(self.world):
+                        part = slice(rank * PART, (rank + 1) * PART)
+                        (loss_of(alone(x[part])[rank % 2], y[part]) / self.world).backward()
+                    loss_of(model(x[self.mine].to(DEVICE))[self.rank % 2], y[self.mine].to(DEVICE)).backward()
+                    used = range(min(self.world, 2))
+                    self.same([alone.layers[i].weight.grad for i in used], [module.layers[i].weight.grad for i in used])
 
     def test_checkpoints(self):
         for make in (Checkpointed, Nested):

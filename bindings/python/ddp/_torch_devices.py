@@ -26,12 +26,21 @@ class Cuda:
         return _raw_stream(index)
 
     def on(self, index, handle):
-        """With a stream of libddp's as the current one."""
-        return torch.cuda.stream(torch.cuda.ExternalStream(handle, device=torch.device("cuda", index)))
+        """With another stream as the current one."""
+        return torch.cuda.stream(self._named(index, handle))
 
     def order(self, index, handle):
         """The current stream waits for another one."""
-        torch.cuda.current_stream(index).wait_stream(torch.cuda.ExternalStream(handle, device=torch.device("cuda", index)))
+        torch.cuda.current_stream(index).wait_stream(self._named(index, handle))
+
+    def order_other(self, index, handle):
+        """Another stream waits for the current one."""
+        self._named(index, handle).wait_stream(torch.cuda.current_stream(index))
+
+    def _named(self, index, handle):
+        """PyTorch takes 0 for a wish for a new stream."""
+        device = torch.device("cuda", index)
+        return torch.cuda.ExternalStream(handle, device=device) if handle else torch.cuda.default_stream(device)
 
     def wait(self, index):
         """The host waits until the device has done all."""
@@ -185,6 +194,13 @@ class Streams:
             if self._set.get(place) != stream:
                 self._context.set_stream(f"{kind.name}:{index}", stream)
                 self._set[place] = stream
+
+    def catch_up(self):
+        """In a step, before calls that take no stream: what is on the current streams comes before them."""
+        for place in self._places:
+            kind, index = place
+            if kind.stream(index) != self._set[place]:
+                kind.order_other(index, self._set[place])
 
     def ready(self, index):
         """This gradient is complete in the order of the current stream."""

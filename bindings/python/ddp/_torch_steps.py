@@ -418,6 +418,7 @@ class Steps:
         self._of_others = [index for index, uses in enumerate(self._uses) if not uses and used[index]]
         unused = [index for index in range(len(self.tensors)) if not used[index]]
         if unused:
+            self._streams.catch_up()
             self.context.mark_unused(unused)
         for index in sorted(last, key=last.get):  # the order in which they were complete
             self._announce(index)
@@ -465,6 +466,7 @@ class Steps:
         for index in indices:
             if index not in self._sparse:
                 self.view(index).zero_()
+        self._streams.catch_up()
         self.context.mark_unused(indices)
 
     def report_missing(self, when):

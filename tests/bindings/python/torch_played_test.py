@@ -57,6 +57,9 @@ def gate():
 class Modules(torch_module.Modules):
     """The cases that are for real GPUs, too, and those that need a device which stands still."""
 
+    def hold(self):
+        threading.Timer(0.2, torch.ops.played.open_gate, [torch.ops.played.close_gate(0)]).start()
+
     def test_the_host_does_not_wait(self):
         """In whole steps whose streams stand still. With several ranks the fake device's data goes through the host, which waits in
         libddp; nothing in ddp.torch waits then."""
@@ -121,8 +124,7 @@ class Modules(torch_module.Modules):
             x, y = next(self.batches(1))
             loss_of(alone(x), y).backward()
             x, y = x.to(DEVICE), y.to(DEVICE)
-            handle = torch.ops.played.close_gate(0)
-            threading.Timer(0.2, torch.ops.played.open_gate, [handle]).start()
+            self.hold()
             loss_of(model(x), y).backward()
             if close:
                 module.more = nn.Linear(1, 1).to(DEVICE)
@@ -147,7 +149,7 @@ class Modules(torch_module.Modules):
             begin()
             if model.context.layout_generation != generation:
                 moves.append(generation)
-                threading.Timer(0.2, torch.ops.played.open_gate, [torch.ops.played.close_gate(0)]).start()
+                self.hold()
 
         model._steps.begin = begin_and_stop
         for x, y in self.batches():

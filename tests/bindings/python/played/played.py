@@ -112,6 +112,10 @@ class Played:
         import torch
         torch.ops.played.wait_on_stream(index, handle)
 
+    def order_other(self, index, handle):
+        import torch
+        torch.ops.played.order(index, handle)
+
     def wait(self, index):
         import torch
         torch.accelerator.synchronize(index)
