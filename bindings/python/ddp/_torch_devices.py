@@ -46,6 +46,10 @@ class Cuda:
         """The host waits until the device has done all."""
         torch.cuda.synchronize(index)
 
+    def may_wait(self):
+        """Not in a child of fork, which has no device, nor while PyTorch captures a graph, which that would spoil."""
+        return not torch.cuda._is_in_bad_fork() and not torch.cuda.is_current_stream_capturing()
+
     def keep(self, tensor):
         """The memory of a tensor of PyTorch's is not used for others before the current stream has come here."""
         tensor.record_stream(torch.cuda.current_stream(tensor.device))
@@ -228,3 +232,7 @@ class Streams:
         """The host waits until the devices have done all."""
         for kind, index in self._places:
             kind.wait(index)
+
+    def may_wait(self):
+        """Whether it can wait now."""
+        return all(kind.may_wait() for kind, _ in self._places)

@@ -49,9 +49,12 @@ class Options:
 class Steps:
     """A module that is registered in a context. A change of the module's tensors, or of the options, needs another one."""
 
+    _settled = True  # no stream of a device uses memory of the context
+
     def __init__(self, module, group, options, init_sync, no_sync):
         """Collective. no_sync() says whether the program is in no_sync now."""
         self.options, self.group, self._no_sync = options, group, no_sync
+        self.open = False  # a step has begun
         self.registered = Registered(module, options.ignored)
         trained = {name: tensor for name, tensor in module.named_parameters()
                    if tensor.requires_grad and name not in options.ignored}
@@ -75,6 +78,7 @@ class Steps:
         except BaseException:
             self.context.close()
             raise
+        self._settled = not self._streams
         self._complete = self._streams.ready if self._streams else self.context.grad_ready
         self._views, self._generation = [None] * len(self.tensors), -1
         self._sent = self._sender = None  # names, types, shapes and devices of the buffers that are sent, and what sends them
@@ -84,8 +88,7 @@ class Steps:
         self._blind = False  # ... and nobody knows the tensors that it returned
         self.in_pass = False  # _end_of_pass will run
         self._reached, self._waiting, self._next_output = set(), set(), 0  # outputs, by this backward pass, and by none
-        self.open = False    # a step has begun
-        self.stepped = False  # ... once
+        self.stepped = False  # a step has begun once
         self._marked = False  # it knows which parameters the forward pass did not use
         self._unused = ()    # by the last forward pass
         self._frozen = set()
@@ -220,7 +223,7 @@ class Steps:
 
     def close(self):
         """Ends listening, and frees the context."""
-        self._streams.wait()  # it may free memory that other streams still use
+        self._settle()
         for handle in self._listeners:
             handle.remove()  # the graph of a loss may keep its node
         self._listeners, self._nodes = [], []
@@ -229,8 +232,18 @@ class Steps:
         self.context.close()
 
     def __del__(self):
-        if getattr(self, "_streams", False) and not sys.is_finalizing():
-            self._streams.wait()  # as close() does
+        if not self._settled and not sys.is_finalizing() and self._streams.may_wait():
+            self._settle()
+
+    def _settle(self):
+        """Before the context frees memory that streams still use: the host waits for them. Other ranks are not to wait with it for the rest
+        of a step."""
+        if self._settled:
+            return
+        self._settled = True
+        if self.open and self._missing and self.group.world_size > 1:
+            self.context.abort("its DistributedDataParallel went in the middle of a step")
+        self._streams.wait()
 
     def buffers_to_send(self):
         """The same on all ranks. Collective, where they are others than the last time."""

@@ -34,6 +34,7 @@ if support.RANK < 0:
         print(support.run_ranks(int(count), sys.executable, "-B", *sys.argv))
     sys.exit()
 
+import ddp  # noqa: E402
 import torch  # noqa: E402
 from torch import nn  # noqa: E402
 
@@ -113,6 +114,49 @@ class Modules(torch_module.Modules):
                 self.assertEqual(live(), before)
         finally:
             gc.enable()
+
+    def test_others_hear_of_a_lost_step_first(self):
+        """A rank whose device stands still closes its context in a step, and the others need not wait for that device."""
+        if self.world == 1:
+            return
+        for close in (True, False):
+            group = ddp.Group(timeout=10)  # which breaks
+            model = DistributedDataParallel(Network().to(DEVICE), process_group=group)
+            news = torch.zeros(1)
+            if self.rank == 0:
+                def open_when_told(handle):
+                    self.group.broadcast(news, 1)
+                    torch.ops.played.open_gate(handle)
+
+                listener = threading.Thread(target=open_when_told, args=[torch.ops.played.close_gate(0)])
+                listener.start()
+                model._steps.begin()
+                if close:
+                    model._steps.close()
+                del model
+                listener.join()
+            else:
+                try:
+                    model(next(self.batches(1))[0].to(DEVICE)).sum().backward()
+                except ddp.Error as error:
+                    news += isinstance(error, ddp.AbortedError)
+                self.group.broadcast(news, 1)
+            self.assertEqual(news.item(), 1)
+
+    def test_a_model_goes_without_a_wait_where_it_cannot_or_need_not(self):
+        """In a child of fork there is no device to wait for, and a closed one has waited."""
+        model = DistributedDataParallel(Network().to(DEVICE))
+        self.train(model, self.mine, DEVICE)
+        child = os.fork()
+        if child == 0:
+            before = torch.ops.played.waits()
+            model._steps.__del__()
+            os._exit(int(torch.ops.played.waits() != before))
+        self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), 0)
+        model._steps.close()
+        before = torch.ops.played.waits()
+        del model
+        self.assertEqual(torch.ops.played.waits(), before)
 
     def test_buckets_outlive_their_model(self):
         """The copies of the means out of the buckets are still to come, on a stream that does nothing."""
