@@ -114,6 +114,19 @@ class Normalised(nn.Module):
         return self.last(self.norm(self.first(x)))
 
 
+class Scaled(nn.Module):
+    """With a buffer that autograd needs."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(8)
+        self.linear = nn.Linear(5, 4)
+        self.register_buffer("scale", torch.rand(4) + 1)
+
+    def forward(self, x):
+        return self.linear(x) * self.scale
+
+
 class TwoDevices(nn.Module):
     """Its second half is on another device, where it has one."""
 
@@ -394,6 +407,17 @@ class Modules(unittest.TestCase):
         with torch.no_grad():
             model(next(self.batches(1))[0].to(DEVICE))  # the same on all ranks
         self.same_as_first([tensor for tensor in module.buffers() if tensor.is_floating_point()])
+
+    def test_two_forward_passes_before_a_backward_pass(self):
+        """Sending buffers does not count as a change of what the first of them has saved."""
+        alone, module = Scaled(), Scaled().to(DEVICE)
+        model = DistributedDataParallel(module)
+        (x, y), (other, _) = self.batches(2)
+        (loss_of(alone(x), y) + loss_of(alone(other), y)).backward()
+        first, second = (model(each[self.mine].to(DEVICE)) for each in (x, other))
+        y = y[self.mine].to(DEVICE)
+        (loss_of(first, y) + loss_of(second, y)).backward()
+        self.same([p.grad for p in alone.parameters()], [p.grad for p in module.parameters()])
 
     def same_as_first(self, tensors):
         """The same as on rank 0, and no NaN."""

@@ -245,10 +245,11 @@ class DistributedDataParallel(nn.Module):
             return
         with torch.no_grad():
             for owner, tensor, sent in self._steps.send_buffers(root):
-                if tensor.device.type == "cpu" and torch.equal(tensor, sent):
-                    continue  # autograd may need it as it is. The host does not wait for a GPU to tell
-                if isinstance(owner, nn.modules.batchnorm._NormBase) and owner.training:
-                    tensor = tensor.data  # autograd keeps running values, and does not use them
+                on_cpu = tensor.device.type == "cpu"
+                if on_cpu and torch.equal(tensor, sent):
+                    continue  # autograd may need it as it is
+                if not on_cpu or (isinstance(owner, nn.modules.batchnorm._NormBase) and owner.training):
+                    tensor = tensor.data  # no change for autograd: it does not use running values, and on a device only a wait could tell
                 tensor.copy_(sent)
 
     @contextlib.contextmanager
