@@ -234,6 +234,9 @@ class Steps:
     def __del__(self):
         if not self._settled and not sys.is_finalizing() and self._streams.may_wait():
             self._settle()
+            if self.options.as_views:
+                self._leave_buckets()
+                self._streams.wait()  # for the copies, and the copies are there for whatever stream comes next
 
     def _settle(self):
         """Before the context frees memory that streams still use: the host waits for them. Other ranks are not to wait with it for the rest

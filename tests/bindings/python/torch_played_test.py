@@ -179,6 +179,25 @@ class Modules(torch_module.Modules):
             self.same([p.grad for p in alone.parameters()], [p.grad for p in module.parameters() if p.grad is not None])
             del other
 
+    def test_gradients_outlive_their_model(self):
+        """An optimizer's step over gradients in buckets is still to come, on a stream that does nothing, when nobody else has them."""
+        alone, module = Network(), Network().to(DEVICE)
+        model = DistributedDataParallel(module, gradient_as_bucket_view=True)
+        x, y = next(self.batches(1))
+        loss_of(alone(x), y).backward()
+        loss_of(model(x[self.mine].to(DEVICE)), y[self.mine].to(DEVICE)).backward()
+        del model
+        optimizers = [torch.optim.SGD(each.parameters(), lr=0.1) for each in (alone, module)]
+        with gate():
+            for optimizer in optimizers:
+                optimizer.step()
+                optimizer.zero_grad()
+            with torch_module.Side().stream as other:  # which gets that memory, if it is free
+                for _ in range(20):
+                    torch.full((64,), float("nan"), device=DEVICE)
+                    other.synchronize()
+        self.same(alone.parameters(), module.parameters())
+
     def test_buckets_outlive_the_step_in_which_they_move(self):
         """A gradient that lies in an old bucket is still to be copied to the new one, on a stream that does nothing."""
         if self.world > 1:
