@@ -81,6 +81,7 @@ class Steps:
         self._settled = not self._streams
         self._complete = self._streams.ready if self._streams else self.context.grad_ready
         self._views, self._generation = [None] * len(self.tensors), -1
+        self._former, self._kept = set(), []  # addresses of gradients in buckets that have moved; such gradients until the step ends
         self._sent = self._sender = None  # names, types, shapes and devices of the buffers that are sent, and what sends them
 
         self._mode = NONE
@@ -506,8 +507,10 @@ class Steps:
         if grad.data_ptr() != view.data_ptr():
             view.copy_(grad)
             if self.options.as_views and tensor.grad is not None:
+                if grad.data_ptr() in self._former:
+                    self._kept.append(grad)
                 tensor.grad = view  # frees the other memory now
-        self._complete(index)  # `grad` may be the last reference to old buckets: they are freed in the order of libddp's streams, after this
+        self._complete(index)
 
     def _announce_rows(self, index, grad):
         """A sparse gradient. None: without rows."""
@@ -525,6 +528,8 @@ class Steps:
     def view(self, index):
         """A gradient's place in its bucket, with the strides of its parameter."""
         if self._generation != self.context.layout_generation:
+            if self._streams:  # old buckets are freed in the order of libddp's streams, which come after the copies in finalize
+                self._former.update(view.data_ptr() for view in self._views if view is not None)
             self._views, self._generation = [None] * len(self.tensors), self.context.layout_generation
         if self._views[index] is None:
             self._views[index] = from_order(shown(self.context.grad_view(index), self.tensors[index].device), self._orders[index])
@@ -536,6 +541,7 @@ class Steps:
         self._waiting = set()
         self._accumulated.clear()
         self._streams.finalize()
+        self._kept.clear()
         may_be_unused = self.options.find_unused or self.options.static_graph
         copies, stepping = [], []
         for index, tensor in enumerate(self.tensors):

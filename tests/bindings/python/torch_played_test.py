@@ -202,6 +202,11 @@ class Modules(torch_module.Modules):
         """A gradient that lies in an old bucket is still to be copied to the new one, on a stream that does nothing."""
         if self.world > 1:
             return  # libddp itself waits for that stream
+        for fresh in (False, True):
+            with self.subTest(fresh=fresh):
+                self.move_gradients(fresh)
+
+    def move_gradients(self, fresh):
         alone, module = Network(), Network().to(DEVICE)
         model = DistributedDataParallel(module, gradient_as_bucket_view=True)  # one bucket
         optimizers = [torch.optim.SGD(each.parameters(), lr=0.1) for each in (alone, module)]
@@ -218,6 +223,9 @@ class Modules(torch_module.Modules):
         for x, y in self.batches():
             for each, on, optimizer in ((alone, "cpu", optimizers[0]), (model, DEVICE, optimizers[1])):
                 optimizer.zero_grad(set_to_none=False)
+                for name, tensor in each.named_parameters() if fresh else ():
+                    if "first" in name:
+                        tensor.grad = None  # the bucket is not complete when the last of the others has been copied
                 loss_of(each(x.to(on)), y.to(on)).backward()
                 optimizer.step()
         self.assertTrue(moves)
