@@ -281,6 +281,18 @@ class Modules(unittest.TestCase):
         self.assertEqual((output.device, output.cpu().tolist(), text), (DEVICE, [4, 4, 4], "as it is"))
         output.sum().backward()
 
+    def test_containers_without_anything_to_move_are_the_callers(self):
+        class Fills(nn.Linear):
+            def forward(self, x, found, pair):
+                found["x"].append(x)
+                pair[0].append(x)
+                return super().forward(x)
+
+        model = DistributedDataParallel(Fills(5, 4).to(DEVICE), device_ids=[0])
+        found, pair = {"x": [], "same": (torch.ones(1, device=DEVICE), None)}, ([], [torch.ones(1, device=DEVICE)])
+        model(torch.ones(2, 5), found, pair=pair).sum().backward()
+        self.assertEqual((len(found["x"]), len(pair[0])), (1, 1))
+
     @unittest.skipIf(SECOND is None, "there is one GPU")
     def test_several_devices(self):
         for views in (False, True):

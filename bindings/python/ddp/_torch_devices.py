@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import operator
 import threading
 
 import torch
@@ -147,19 +148,22 @@ def _index_of(device, kind):
 
 
 def moved(value, device):
-    """Tensors, and those in tuples, lists and dicts, on this device."""
+    """Tensors, and those in tuples, lists and dicts, on this device. It is the value itself where all of them are there."""
     if isinstance(value, (torch.Tensor, nn.utils.rnn.PackedSequence)):
-        return value.to(device)  # itself, if it is there
-    if isinstance(value, tuple):
-        parts = [moved(part, device) for part in value]
-        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
-    if isinstance(value, list):
-        return [moved(part, device) for part in value]
+        return value.to(device)
+    if not isinstance(value, (tuple, list, dict)):
+        return value
+    before = list(value.values() if isinstance(value, dict) else value)
+    parts = [moved(part, device) for part in before]
+    if all(map(operator.is_, parts, before)):
+        return value
     if isinstance(value, dict):
-        same = copy.copy(value)  # perhaps of a class with arguments of its own
-        same.update((key, moved(part, device)) for key, part in value.items())
-        return same
-    return value
+        other = copy.copy(value)  # perhaps of a class with arguments of its own
+        other.update(zip(value, parts))
+        return other
+    if isinstance(value, list):
+        return parts
+    return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
 
 
 class Streams:
