@@ -175,13 +175,19 @@ class Steps:
         def ready(*_, index):
             steps = reference()
             if steps is not None:
+                steps._ready(index)
+
+        def ready_in_turn(*_, index):
+            steps = reference()
+            if steps is not None:
                 with steps._streams.lock:
                     steps._ready(index)
 
+        hook = ready_in_turn if self._streams else ready  # one thread adds to gradients on the CPU
         for index, tensor in enumerate(self.tensors):
             with torch.enable_grad():
                 node = tensor.expand_as(tensor).grad_fn.next_functions[0][0]
-            self._listeners.append(node.register_hook(functools.partial(ready, index=index)))
+            self._listeners.append(node.register_hook(functools.partial(hook, index=index)))
             self._nodes.append(node)  # PyTorch does not keep the nodes, and the hooks go with them
         self._stepping = take_optimizers(self.names, self.tensors) or set()
 
@@ -190,7 +196,7 @@ class Steps:
         tensors, orders, group = self.tensors, self._orders, self.group
 
         def call(lent, bucket):
-            device = tensors[int(bucket.gradients[0].parameter)].device
+            device = tensors[int(bucket._gradient(0).parameter)].device
             with torch.no_grad(), on_stream_of(bucket, device):
                 seen = GradBucket(bucket, device, tensors, orders)
                 seen._finish(hook, hook(lent if state is group else state, seen))
