@@ -585,6 +585,18 @@ class Modules(unittest.TestCase):
             self.train(alone, slice(None))
             self.same(alone.parameters(), module.parameters())
 
+    def test_moved_to_the_device(self):
+        """A module that was wrapped on the CPU."""
+        model = DistributedDataParallel(Network())
+        self.assertEqual((model.device.type, model.device_type), ("cpu", "cpu"))
+        alone = Network()
+        alone.load_state_dict(model.module.state_dict())
+        model.to(DEVICE)
+        self.train(model, self.mine, DEVICE)
+        self.train(alone, slice(None))
+        self.same(alone.parameters(), model.parameters())
+        self.assertEqual((model.device, model.device_type), (DEVICE, DEVICE.type))
+
     def test_a_model_that_is_gone(self):
         """Its buckets are there until the streams have taken what they need."""
         for views in (False, True):

@@ -105,8 +105,6 @@ class DistributedDataParallel(nn.Module):
         self.process_group, self._steps = group, None
         self._register(init_sync)
         self._join_config, self._divide_by_present = NO_JOIN, False
-        tensor = self._steps.tensors[0]
-        self.device, self.device_type = tensor.device, tensor.device.type
 
     def _register(self, init_sync=False, join=None):
         """Registers the module as it is now. Collective, as all that ends in a commit."""
@@ -124,6 +122,7 @@ class DistributedDataParallel(nn.Module):
         if old is not None:
             steps.carry(old)
         self._steps = steps
+        self.device, self.device_type = steps.tensors[0].device, steps.tensors[0].device.type
 
     def _check(self):
         """That the module is what was registered. It is registered again, where that can be."""
