@@ -258,6 +258,8 @@ class Modules(unittest.TestCase):
                                ({"device_ids": [1]}, ["device_ids", str(DEVICE)]), ({"device_ids": ["cpu"]}, ["device_ids"])):
             with self.raises(ValueError, *words):
                 DistributedDataParallel(Network().to(DEVICE), **options)
+        with self.raises(ddp.InvalidStateError, "no parameter"):
+            DistributedDataParallel(nn.ReLU(), device_ids=[0])
         mixed = Network().to(DEVICE)
         mixed.last.to("cpu")
         with self.raises(ValueError, "module", " and ", "cpu"):

@@ -123,7 +123,9 @@ def chosen_devices(devices, device_ids, output_device):
     types = sorted({device.type for device in devices})
     if len(types) > 1:
         raise ValueError(f"module: its parameters are on devices of several types, {' and '.join(types)}, and one is expected")
-    if not device_ids or types == ["cpu"] or len(devices) != 1:
+    if not devices:
+        return None, None  # the error is another one: there is no gradient
+    if not device_ids or types == ["cpu"] or len(devices) > 1:
         for name, value in (("device_ids", device_ids), ("output_device", output_device)):
             if value is not None and value != []:
                 where = " and ".join(sorted(map(str, devices)))

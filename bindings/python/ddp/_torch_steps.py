@@ -262,9 +262,9 @@ class Steps:
         if described != self._sent:
             self._compare(described, "at this place among its buffers, the module on rank {} has another one than on rank 0. Ranks register the "
                           "same buffers, of the same types and shapes, on devices of the same type, in the same order")
-            self._sent = described
             self._close_sender()
             self._sender = Buffers(self.group, [(name, tensor) for _, _, name, tensor in buffers])
+            self._sent = described
         return buffers
 
     def send_buffers(self, root):
@@ -277,7 +277,7 @@ class Steps:
     def _close_sender(self):
         if self._sender is not None:
             self._sender.close()
-            self._sender = None
+            self._sent = self._sender = None
 
     # CHANGES OF THE MODULE
 

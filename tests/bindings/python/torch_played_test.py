@@ -13,6 +13,7 @@ import pathlib
 import sys
 import threading
 import time
+import unittest.mock
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "played"))
 import played  # noqa: E402
@@ -243,6 +244,17 @@ class Modules(torch_module.Modules):
                     model.context.use_hook(name, **options)
                     self.train(model, self.mine, device)
                 self.same(modules[0].parameters(), modules[1].parameters())
+
+    def test_buffers_after_a_failure(self):
+        """There was no memory to send them, and now there is."""
+        module = Normalised().to(DEVICE)
+        model = DistributedDataParallel(module)
+        x = next(self.batches(1))[0][self.mine].to(DEVICE)
+        with unittest.mock.patch("ddp._torch_steps.Buffers", side_effect=MemoryError):
+            with self.assertRaises(MemoryError):
+                model(x)
+        model(x + self.rank).sum().backward()
+        self.same_as_first([module.norm.num_batches_tracked])
 
     def test_other_devices_are_refused(self):
         with support.raises(self, NotImplementedError, "meta"):
