@@ -354,7 +354,7 @@ class Modules(unittest.TestCase):
                         self.assertIsNone(module.layers["never"].weight.grad)
 
     def hold(self):
-        """What follows on the current stream is not there for a while."""
+        """Delays the current stream for a while."""
         late()
 
     def test_unused_on_another_stream_than_the_constructors(self):

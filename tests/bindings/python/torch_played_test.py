@@ -247,6 +247,8 @@ class Modules(torch_module.Modules):
 
     def test_buffers_after_a_failure(self):
         """There was no memory to send them, and now there is."""
+        if self.world == 1:
+            return
         module = Normalised().to(DEVICE)
         model = DistributedDataParallel(module)
         x = next(self.batches(1))[0][self.mine].to(DEVICE)
