@@ -60,7 +60,7 @@ class Cuda:
         return torch.cuda.device(index)
 
     def given(self, tensor):
-        """Has the methods of DLPack, which work while the tensor's device is the current one."""
+        """A tensor for libddp to take by DLPack."""
         return tensor
 
     def shown(self, memory):
@@ -77,24 +77,16 @@ def kind_of(device):
     return None if device.type == "cpu" else KINDS[device.type]
 
 
-class _Given:
-    """A tensor on a device. libddp takes it again in the calls of any thread, and PyTorch refuses that where another device is current."""
-
-    def __init__(self, kind, tensor):
-        self._kind, self._tensor = kind, tensor
-
-    def __dlpack__(self, **options):
-        with self._kind.current(self._tensor.device.index):
-            return self._kind.given(self._tensor).__dlpack__(**options)
-
-    def __dlpack_device__(self):
-        return self._kind.given(self._tensor).__dlpack_device__()
-
-
 def given(tensor):
-    """A tensor as libddp takes it by DLPack."""
+    """A tensor as libddp takes it by DLPack, on_device_of(tensor)."""
     kind = kind_of(tensor.device)
-    return tensor if kind is None else _Given(kind, tensor)
+    return tensor if kind is None else kind.given(tensor)
+
+
+def on_device_of(tensor):
+    """With a tensor's device as the current one: PyTorch lets nobody take the tensor by DLPack while another is."""
+    kind = kind_of(tensor.device)
+    return contextlib.nullcontext() if kind is None else kind.current(tensor.device.index)
 
 
 def keep_for_current_stream(tensor):
@@ -202,7 +194,8 @@ class Streams:
             kind, index = place
             stream = kind.stream(index)
             if self._set.get(place) != stream:
-                self._context.set_stream(f"{kind.name}:{index}", stream)
+                with kind.current(index):  # it takes the tensors there again
+                    self._context.set_stream(f"{kind.name}:{index}", stream)
                 self._set[place] = stream
 
     def catch_up(self):

@@ -13,7 +13,7 @@ import torch
 
 from ._errors import InvalidStateError, MismatchError, UnsupportedError
 from ._torch_buffers import Buffers
-from ._torch_devices import Streams, given, on_stream_of, shown
+from ._torch_devices import Streams, given, on_device_of, on_stream_of, shown
 from ._torch_hooks import GradBucket, step_in_backward, take_optimizers
 from ._torch_module import (Registered, as_bytes, from_order, in_order, order_of, parameters_behind, sparse_of, tensors_in)
 from .context import Context
@@ -116,14 +116,15 @@ class Steps:
             if index in self._sparse and tensor.device.type != "cpu":
                 raise UnsupportedError(f"{name} is on {tensor.device}, and belongs to an embedding with sparse=True: sparse gradients are "
                                        "averaged on the CPU only. Make the embedding with sparse=False, or leave it on the CPU")
-            self.context.register(name, given(self._memory(name, tensor, self._orders[index])), sparse=index in self._sparse,
-                                  delayed=name in self.options.delayed)
+            with on_device_of(tensor):
+                self.context.register(name, given(self._memory(name, tensor, self._orders[index])), sparse=index in self._sparse,
+                                      delayed=name in self.options.delayed)
         self._buffers = []  # (owner, key, name, order, the copy that the context sends in join)
         for name, tensor in module.named_parameters():
             if not tensor.requires_grad and name not in self.options.ignored and not self.options.join:
                 named.append((name, order_of(tensor)))
                 memory = self._memory(name, tensor, named[-1][1])
-                self.context.register_buffer(name, given(as_bytes(name, memory)))  # becomes rank 0's, as the others
+                self._register_buffer(name, as_bytes(name, memory))  # becomes rank 0's, as the others
         for owner, key, name, tensor in self.registered.buffers() if self.options.send_buffers else ():
             order = order_of(tensor)
             named.append((name, order))
@@ -132,7 +133,7 @@ class Steps:
             else:
                 memory = as_bytes(name, self._memory(name, tensor, order))
             self._buffers.append((owner, key, name, order, memory))
-            self.context.register_buffer(name, given(memory))
+            self._register_buffer(name, memory)
         self.context.commit()
         for tensor, copied in self._copies:
             tensor.copy_(copied)
@@ -140,6 +141,10 @@ class Steps:
             self._compare(named,
                           "its elements lie in memory in another order on rank {} than on rank 0. Give it one memory format on all ranks: "
                           ".contiguous(), or .to(memory_format=...)")
+
+    def _register_buffer(self, name, memory):
+        with on_device_of(memory):
+            self.context.register_buffer(name, given(memory))
 
     def _memory(self, name, tensor, order):
         """The memory of a tensor with its dimensions in their own order, or a copy of it where elements leave gaps."""
