@@ -8,6 +8,7 @@ import sys
 import torch
 
 from ._errors import UnsupportedError
+from ._torch_devices import given, keep_for_current_stream, shown
 from ._torch_module import from_order
 from .work import name_of
 
@@ -15,9 +16,9 @@ from .work import name_of
 class GradBucket:
     """The argument of a hook of register_comm_hook: torch.distributed.GradBucket."""
 
-    def __init__(self, bucket, tensors, orders):
-        self._bucket, self._tensors, self._orders = bucket, tensors, orders
-        self._result = self._own = torch.from_dlpack(bucket.buffer)
+    def __init__(self, bucket, device, tensors, orders):
+        self._bucket, self._device, self._tensors, self._orders = bucket, device, tensors, orders
+        self._result = self._own = shown(bucket.buffer, device)
 
     def index(self):
         """0, 1, ... in the order in which buckets are reduced."""
@@ -32,7 +33,7 @@ class GradBucket:
         flat, start, size = self._result.reshape(-1), self._own.data_ptr(), self._own.element_size()
         views = []
         for gradient in self._bucket.gradients:
-            own = torch.from_dlpack(gradient.array)
+            own = shown(gradient.array, self._device)
             first = (own.data_ptr() - start) // size if own.numel() else 0
             view = flat[first:first + own.numel()].view(own.shape)
             views.append(from_order(view, self._orders[int(gradient.parameter)]))
@@ -68,6 +69,7 @@ class GradBucket:
                             "bucket.buffer(), or a torch.futures.Future of one")
         if result.data_ptr() != self._own.data_ptr():
             self._own.copy_(result.reshape(-1))
+            keep_for_current_stream(result)
 
 
 def _name_of(dtype):
@@ -77,14 +79,14 @@ def _name_of(dtype):
 
 def allreduce_hook(group, bucket):
     """The mean over ranks, as without a hook."""
-    group.allreduce(bucket.buffer(), "avg")
+    group.allreduce(given(bucket.buffer()), "avg")
     return bucket.buffer()
 
 
 def fp16_compress_hook(group, bucket):
     """The mean over ranks, sent as float16."""
     half = bucket.buffer().to(torch.float16).div_(group.world_size)
-    group.allreduce(half, "sum")
+    group.allreduce(given(half), "sum")
     return bucket.buffer().copy_(half)
 
 

@@ -94,10 +94,11 @@ def as_bytes(name, tensor):
 
 
 def send(group, root, named):
-    """Sends the (name, tensor)s of a rank to all ranks, as bytes of one message for each type. On the others: (tensor, what was sent)."""
+    """Sends the (name, tensor)s of a rank to all ranks, as bytes of one message for each type, through memory of the CPU. On the others:
+    (tensor, what was sent)."""
     by_type = {}
     for name, tensor in named:
-        by_type.setdefault(tensor.dtype, []).append((tensor, as_bytes(name, tensor.detach().contiguous()).reshape(-1)))
+        by_type.setdefault(tensor.dtype, []).append((tensor, as_bytes(name, tensor.detach().cpu().contiguous()).reshape(-1)))
     received = []
     for dtype, parts in by_type.items():
         flat = torch.cat([memory for _, memory in parts])

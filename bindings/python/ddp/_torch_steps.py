@@ -5,12 +5,15 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import sys
 import weakref
 import zlib
 
 import torch
 
 from ._errors import InvalidStateError, MismatchError, UnsupportedError
+from ._torch_buffers import Buffers
+from ._torch_devices import Streams, given, on_device_of, on_stream_of, shown
 from ._torch_hooks import GradBucket, step_in_backward, take_optimizers
 from ._torch_module import (Registered, as_bytes, from_order, in_order, order_of, parameters_behind, sparse_of, tensors_in)
 from .context import Context
@@ -46,9 +49,12 @@ class Options:
 class Steps:
     """A module that is registered in a context. A change of the module's tensors, or of the options, needs another one."""
 
+    _settled = True  # no stream of a device uses memory of the context
+
     def __init__(self, module, group, options, init_sync, no_sync):
         """Collective. no_sync() says whether the program is in no_sync now."""
         self.options, self.group, self._no_sync = options, group, no_sync
+        self.open = False  # a step has begun
         self.registered = Registered(module, options.ignored)
         trained = {name: tensor for name, tensor in module.named_parameters()
                    if tensor.requires_grad and name not in options.ignored}
@@ -65,20 +71,25 @@ class Steps:
                                skip_unused_buckets=find_unused and options.skip_unused, static_graph=options.static_graph,
                                autotune=options.autotune, **{"broadcast_buffers": False, **options.join})
         try:
+            self._streams = Streams(self.context, [*trained.items(), *((name, tensor) for name, tensor in (
+                *module.named_parameters(), *module.named_buffers()) if name not in options.ignored)])
+            self._streams.enter()
             self._register(module)
         except BaseException:
             self.context.close()
             raise
+        self._settled = not self._streams
+        self._complete = self._streams.ready if self._streams else self.context.grad_ready
         self._views, self._generation = [None] * len(self.tensors), -1
-        self._sent = None  # names, types and shapes of the buffers that were sent last
+        self._former, self._kept = set(), []  # addresses of gradients in buckets that have moved; such gradients until the step ends
+        self._sent = self._sender = None  # names, types, shapes and devices of the buffers that are sent, and what sends them
 
         self._mode = NONE
         self._fresh = False  # a synced forward pass has been made, and no step has ended since
         self._blind = False  # ... and nobody knows the tensors that it returned
         self.in_pass = False  # _end_of_pass will run
         self._reached, self._waiting, self._next_output = set(), set(), 0  # outputs, by this backward pass, and by none
-        self.open = False    # a step has begun
-        self.stepped = False  # ... once
+        self.stepped = False  # a step has begun once
         self._marked = False  # it knows which parameters the forward pass did not use
         self._unused = ()    # by the last forward pass
         self._frozen = set()
@@ -102,16 +113,18 @@ class Steps:
         self._orders = [None if index in self._sparse else order_of(tensor) for index, tensor in enumerate(self.tensors)]
         named = list(zip(self.names, self._orders))  # with all that commit sends
         for index, (name, tensor) in enumerate(zip(self.names, self.tensors)):
-            if tensor.device.type != "cpu":
-                raise UnsupportedError(f"{name} is on {tensor.device}: this DistributedDataParallel takes modules on the CPU")
-            self.context.register(name, self._memory(name, tensor, self._orders[index]), sparse=index in self._sparse,
-                                  delayed=name in self.options.delayed)
+            if index in self._sparse and tensor.device.type != "cpu":
+                raise UnsupportedError(f"{name} is on {tensor.device}, and belongs to an embedding with sparse=True: sparse gradients are "
+                                       "averaged on the CPU only. Make the embedding with sparse=False, or leave it on the CPU")
+            with on_device_of(tensor):
+                self.context.register(name, given(self._memory(name, tensor, self._orders[index])), sparse=index in self._sparse,
+                                      delayed=name in self.options.delayed)
         self._buffers = []  # (owner, key, name, order, the copy that the context sends in join)
         for name, tensor in module.named_parameters():
             if not tensor.requires_grad and name not in self.options.ignored and not self.options.join:
                 named.append((name, order_of(tensor)))
                 memory = self._memory(name, tensor, named[-1][1])
-                self.context.register_buffer(name, as_bytes(name, memory))  # becomes rank 0's, as the others
+                self._register_buffer(name, as_bytes(name, memory))  # becomes rank 0's, as the others
         for owner, key, name, tensor in self.registered.buffers() if self.options.send_buffers else ():
             order = order_of(tensor)
             named.append((name, order))
@@ -120,7 +133,7 @@ class Steps:
             else:
                 memory = as_bytes(name, self._memory(name, tensor, order))
             self._buffers.append((owner, key, name, order, memory))
-            self.context.register_buffer(name, memory)
+            self._register_buffer(name, memory)
         self.context.commit()
         for tensor, copied in self._copies:
             tensor.copy_(copied)
@@ -128,6 +141,10 @@ class Steps:
             self._compare(named,
                           "its elements lie in memory in another order on rank {} than on rank 0. Give it one memory format on all ranks: "
                           ".contiguous(), or .to(memory_format=...)")
+
+    def _register_buffer(self, name, memory):
+        with on_device_of(memory):
+            self.context.register_buffer(name, given(memory))
 
     def _memory(self, name, tensor, order):
         """The memory of a tensor with its dimensions in their own order, or a copy of it where elements leave gaps."""
@@ -165,21 +182,29 @@ class Steps:
             if steps is not None:
                 steps._ready(index)
 
+        def ready_in_turn(*_, index):
+            steps = reference()
+            if steps is not None:
+                with steps._streams.lock:
+                    steps._ready(index)
+
+        hook = ready_in_turn if self._streams else ready  # one thread adds to gradients on the CPU
         for index, tensor in enumerate(self.tensors):
             with torch.enable_grad():
                 node = tensor.expand_as(tensor).grad_fn.next_functions[0][0]
-            self._listeners.append(node.register_hook(functools.partial(ready, index=index)))
+            self._listeners.append(node.register_hook(functools.partial(hook, index=index)))
             self._nodes.append(node)  # PyTorch does not keep the nodes, and the hooks go with them
         self._stepping = take_optimizers(self.names, self.tensors) or set()
 
     def set_hook(self, state, hook):
         """hook(state, GradBucket) reduces the buckets."""
-        tensors, orders = self.tensors, self._orders
+        tensors, orders, group = self.tensors, self._orders, self.group
 
-        def call(_, bucket):
-            given = GradBucket(bucket, tensors, orders)
-            with torch.no_grad():
-                given._finish(hook, hook(state, given))
+        def call(lent, bucket):
+            device = tensors[int(bucket._gradient(0).parameter)].device
+            with torch.no_grad(), on_stream_of(bucket, device):
+                seen = GradBucket(bucket, device, tensors, orders)
+                seen._finish(hook, hook(lent if state is group else state, seen))
 
         self.context.set_hook(call)
 
@@ -198,25 +223,66 @@ class Steps:
         if self.context.hook_name not in ("allreduce", "user"):
             raise InvalidStateError(f"the context's hook, {self.context.hook_name}, would end here, where the module is registered again. "
                                     "Make a new DistributedDataParallel, or use register_comm_hook")
+        self._leave_buckets()
         self.close()
+
+    def _leave_buckets(self):
+        """On a GPU, the order of the streams in which buckets are freed would end with the context: gradients get memory of their own."""
+        if self._streams and self.options.as_views:
+            for tensor, view in zip(self.tensors, self._views):
+                if view is not None and tensor.grad is not None and tensor.grad.data_ptr() == view.data_ptr():
+                    tensor.grad = tensor.grad.clone()
 
     def close(self):
         """Ends listening, and frees the context."""
+        self._settle()
         for handle in self._listeners:
             handle.remove()  # the graph of a loss may keep its node
         self._listeners, self._nodes = [], []
+        self._close_sender()
         _alive.discard(self)
         self.context.close()
+
+    def __del__(self):
+        if not self._settled and not sys.is_finalizing() and self._streams.may_wait():
+            self._settle()
+            if self.options.as_views:
+                self._leave_buckets()
+                self._streams.wait()  # for the copies, and the copies are there for whatever stream comes next
+
+    def _settle(self):
+        """Before the context frees memory that streams still use: the host waits for them. Other ranks are not to wait with it for the rest
+        of a step."""
+        if self._settled:
+            return
+        self._settled = True
+        if self.open and self._missing and self.group.world_size > 1:
+            self.context.abort("its DistributedDataParallel went in the middle of a step")
+        self._streams.wait()
 
     def buffers_to_send(self):
         """The same on all ranks. Collective, where they are others than the last time."""
         buffers = self.registered.buffers()
-        described = [(name, tensor.dtype, tensor.shape) for _, _, name, tensor in buffers]
+        described = [(name, tensor.dtype, tensor.shape, tensor.device.type) for _, _, name, tensor in buffers]
         if described != self._sent:
             self._compare(described, "at this place among its buffers, the module on rank {} has another one than on rank 0. Ranks register the "
-                          "same buffers, of the same types and shapes, in the same order")
+                          "same buffers, of the same types and shapes, on devices of the same type, in the same order")
+            self._close_sender()
+            self._sender = Buffers(self.group, [(name, tensor) for _, _, name, tensor in buffers])
             self._sent = described
         return buffers
+
+    def send_buffers(self, root):
+        """A rank's to all ranks. On the others: (owner, tensor, what was sent) of each."""
+        buffers = self.buffers_to_send()
+        owners = {id(tensor): owner for owner, _, _, tensor in buffers}
+        return [(owners[id(tensor)], tensor, sent)
+                for tensor, sent in self._sender.send(root, [(name, tensor) for _, _, name, tensor in buffers])]
+
+    def _close_sender(self):
+        if self._sender is not None:
+            self._sender.close()
+            self._sent = self._sender = None
 
     # CHANGES OF THE MODULE
 
@@ -341,8 +407,11 @@ class Steps:
 
     def _end_of_pass(self):
         """At the end of a backward pass. One inside another pass, as in torch.utils.checkpoint, may end before it."""
-        if not self.in_pass:
-            return
+        with self._streams.lock:
+            if self.in_pass:
+                self._end_pass()
+
+    def _end_pass(self):
         self.in_pass = False
         if not self.open:
             if not self._may_miss():
@@ -377,6 +446,7 @@ class Steps:
         self._of_others = [index for index, uses in enumerate(self._uses) if not uses and used[index]]
         unused = [index for index in range(len(self.tensors)) if not used[index]]
         if unused:
+            self._streams.catch_up()
             self.context.mark_unused(unused)
         for index in sorted(last, key=last.get):  # the order in which they were complete
             self._announce(index)
@@ -386,6 +456,7 @@ class Steps:
         self._refuse_shared_views()
         if self.options.join:
             self._write_copies()
+        self._streams.enter()
         self.context.step_begin()
         if self.options.join:  # it sends buffers
             self._read_copies()
@@ -423,6 +494,7 @@ class Steps:
         for index in indices:
             if index not in self._sparse:
                 self.view(index).zero_()
+        self._streams.catch_up()
         self.context.mark_unused(indices)
 
     def report_missing(self, when):
@@ -446,8 +518,10 @@ class Steps:
         if grad.data_ptr() != view.data_ptr():
             view.copy_(grad)
             if self.options.as_views and tensor.grad is not None:
+                if grad.data_ptr() in self._former:
+                    self._kept.append(grad)
                 tensor.grad = view  # frees the other memory now
-        self.context.grad_ready(index)
+        self._complete(index)
 
     def _announce_rows(self, index, grad):
         """A sparse gradient. None: without rows."""
@@ -465,9 +539,11 @@ class Steps:
     def view(self, index):
         """A gradient's place in its bucket, with the strides of its parameter."""
         if self._generation != self.context.layout_generation:
+            if self._streams:  # old buckets are freed in the order of libddp's streams, which come after the copies in finalize
+                self._former.update(view.data_ptr() for view in self._views if view is not None)
             self._views, self._generation = [None] * len(self.tensors), self.context.layout_generation
         if self._views[index] is None:
-            self._views[index] = from_order(torch.from_dlpack(self.context.grad_view(index)), self._orders[index])
+            self._views[index] = from_order(shown(self.context.grad_view(index), self.tensors[index].device), self._orders[index])
         return self._views[index]
 
     def _finish(self):
@@ -475,18 +551,26 @@ class Steps:
         self.open = self._fresh = False
         self._waiting = set()
         self._accumulated.clear()
-        self.context.finalize()
+        self._streams.finalize()
+        self._kept.clear()
         may_be_unused = self.options.find_unused or self.options.static_graph
+        copies, stepping = [], []
         for index, tensor in enumerate(self.tensors):
             if index in self._frozen or (may_be_unused and not self.context.param_used(index)):
                 continue  # by no rank
-            self._take_mean(index, tensor)
+            self._take_mean(index, tensor, copies)
             if index in self._stepping:
-                step_in_backward(tensor)
+                stepping.append(tensor)
+        if copies:
+            with torch.no_grad():
+                _copy_all(*zip(*copies))
+        for tensor in stepping:
+            step_in_backward(tensor)
         if self.after_mean is not None:
             self.after_mean()
 
-    def _take_mean(self, index, tensor):
+    def _take_mean(self, index, tensor, copies):
+        """.grad becomes the mean, now or by one of the copies (to, from)."""
         if index in self._sparse:
             indices, values = map(torch.from_dlpack, self.context.sparse_gradient(index))
             tensor.grad = torch.sparse_coo_tensor(indices[None], values * self.scale, tensor.shape, **_UNCHECKED)
@@ -499,13 +583,13 @@ class Steps:
         elif tensor.grad is None:
             tensor.grad = torch.empty_like(tensor.detach()).copy_(view)  # with its strides
         elif tensor.grad.data_ptr() != view.data_ptr():
-            with torch.no_grad():
-                tensor.grad.copy_(view)
+            copies.append((tensor.grad, view))
 
     # JOINING
 
     def follow(self):
         """Takes part in a step of other ranks with gradients of zero. No .grad changes."""
+        self._streams.enter()
         self.context.step_begin()
         if self._learning:
             raise UnsupportedError("join: with a static graph, each rank needs inputs for one step at least")
@@ -519,12 +603,13 @@ class Steps:
                     self._announce_rows(index, None)
                 else:
                     self.view(index).zero_()
-                    self.context.grad_ready(index)
-        self.context.finalize()
+                    self._complete(index)
+        self._streams.finalize()
 
     def join(self):
         """This rank has no more inputs."""
         self._write_copies()
+        self._streams.enter()
         self.context.join()
         self._read_copies()
 
@@ -546,10 +631,19 @@ class Steps:
                 memory.copy_(copied if copied.dtype == memory.dtype else copied.view(memory.dtype).view(memory.shape))
 
 
+def _copy_all(targets, sources):
+    if hasattr(torch, "_foreach_copy_"):  # on a GPU a few launches instead of one for each; PyTorch 1.13 does not have it
+        torch._foreach_copy_(targets, sources)
+    else:
+        for target, source in zip(targets, sources):
+            target.copy_(source)
+
+
 def _reach(reference, output, _):
     steps = reference()
     if steps is not None:
-        steps._reach(output)
+        with steps._streams.lock:
+            steps._reach(output)
 
 
 class Reducer:

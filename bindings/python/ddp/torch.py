@@ -21,10 +21,10 @@ import torch
 from torch import distributed, nn
 
 from ._errors import InvalidStateError, UnsupportedError
+from ._torch_devices import chosen_devices, moved
 from ._torch_groups import group_of, process_group
 from ._torch_hooks import GradBucket, allreduce_hook, fp16_compress_hook
 from ._torch_join import NO_JOIN, Joined, forward_begins
-from ._torch_module import send
 from ._torch_steps import Options, Reducer, Steps, abandon, in_backward_pass
 from .group import Group
 
@@ -38,8 +38,9 @@ class DistributedDataParallel(nn.Module):
 
     The arguments are those of torch.nn.parallel.DistributedDataParallel. process_group is a ddp.Group or a group of
     torch.distributed; the default is process_group(), the group of the job. bucket_cap_mb="auto" finds the cap in the first
-    steps (docs/steps.md). A module on a GPU and mixed_precision are not supported. Arguments that only save time or memory of
-    PyTorch's class (check_reduction, batched_grad_copy, lazy_bucket_allocation) change nothing.
+    steps (docs/steps.md). mixed_precision is not supported. On a GPU, steps are in the order of the current streams, and the host does
+    not wait for it (docs/python.md has the exceptions). Arguments that only save time or memory of PyTorch's class (check_reduction,
+    batched_grad_copy, lazy_bucket_allocation) change nothing.
 
     Each forward pass compares the module with what is registered. Tensors that were replaced or converted are registered again, on all
     ranks.
@@ -51,11 +52,8 @@ class DistributedDataParallel(nn.Module):
                  param_to_hook_all_reduce=None, mixed_precision=None, device_mesh=None, skip_all_reduce_unused_params=False,
                  bucket_cap_mb_list=None, batched_grad_copy=False, forward_sync_buffers=None, lazy_bucket_allocation=False):
         super().__init__()
-        for name, value, instead in (("device_ids", device_ids, "it takes modules on the CPU"),
-                                     ("output_device", output_device, "it takes modules on the CPU"),
-                                     ("mixed_precision", mixed_precision, "use torch.autocast")):
-            if value is not None and value != []:
-                raise UnsupportedError(f"{name}: ddp.torch.DistributedDataParallel has nothing for {value!r}: {instead}")
+        if mixed_precision is not None:
+            raise UnsupportedError(f"mixed_precision: ddp.torch.DistributedDataParallel has nothing for {mixed_precision!r}: use torch.autocast")
         if device_mesh is not None:
             if process_group is not None:
                 raise ValueError("device_mesh: give it or process_group, not both")
@@ -78,7 +76,7 @@ class DistributedDataParallel(nn.Module):
             raise ValueError(f"bucket_cap_mb: it must not be below 0, or \"auto\", not {bucket_cap_mb!r}")
         if bucket_cap_mb_list and (autotune or min(bucket_cap_mb_list) <= 0):
             raise ValueError(f"bucket_cap_mb_list: caps above 0 are expected, and no bucket_cap_mb=\"auto\", not {bucket_cap_mb_list!r}")
-        self.module, self.dim, self.device_ids, self.output_device = module, dim, None, None
+        self.module, self.dim = module, dim
         if broadcast_buffers is None:
             broadcast_buffers = True
         self.forward_sync_buffers = broadcast_buffers if forward_sync_buffers is None else forward_sync_buffers
@@ -89,6 +87,8 @@ class DistributedDataParallel(nn.Module):
         self.bucket_bytes_cap = max(self.bucket_bytes_cap_list, default=int(bucket_cap_mb * _MIB))
         self.require_backward_grad_sync = self.require_forward_param_sync = True
         self.parameters_to_ignore = set(getattr(module, "_ddp_params_and_buffers_to_ignore", ()))
+        self.device_ids, self.output_device = chosen_devices(
+            {tensor.device for name, tensor in module.named_parameters() if name not in self.parameters_to_ignore}, device_ids, output_device)
         self._delayed = {name for name, _ in delay_all_reduce_named_params or ()}
         unknown = sorted(self._delayed.difference(name for name, _ in module.named_parameters()))
         if unknown:
@@ -105,8 +105,6 @@ class DistributedDataParallel(nn.Module):
         self.process_group, self._steps = group, None
         self._register(init_sync)
         self._join_config, self._divide_by_present = NO_JOIN, False
-        tensor = self._steps.tensors[0]
-        self.device, self.device_type = tensor.device, tensor.device.type
 
     def _register(self, init_sync=False, join=None):
         """Registers the module as it is now. Collective, as all that ends in a commit."""
@@ -124,6 +122,7 @@ class DistributedDataParallel(nn.Module):
         if old is not None:
             steps.carry(old)
         self._steps = steps
+        self.device, self.device_type = steps.tensors[0].device, steps.tensors[0].device.type
 
     def _check(self):
         """That the module is what was registered. It is registered again, where that can be."""
@@ -184,6 +183,8 @@ class DistributedDataParallel(nn.Module):
 
     def forward(self, *inputs, **kwargs):
         """The module's forward pass."""
+        if self.device_ids:
+            inputs, kwargs = moved((inputs, kwargs), torch.device(self.device_type, self.device_ids[0]))
         again = self._before_forward()
         output = self.module(*inputs, **kwargs)
         if not again:
@@ -241,15 +242,13 @@ class DistributedDataParallel(nn.Module):
         then there must be no step that misses gradients."""
         if self.process_group.world_size == 1:
             return
-        buffers = self._steps.buffers_to_send()
-        owners = {id(tensor): owner for owner, _, _, tensor in buffers}
         with torch.no_grad():
-            for tensor, sent in send(self.process_group, root, [(name, tensor) for _, _, name, tensor in buffers]):
-                if torch.equal(tensor, sent):
+            for owner, tensor, sent in self._steps.send_buffers(root):
+                on_cpu = tensor.device.type == "cpu"
+                if on_cpu and torch.equal(tensor, sent):
                     continue  # autograd may need it as it is
-                owner = owners[id(tensor)]
-                if isinstance(owner, nn.modules.batchnorm._NormBase) and owner.training:
-                    tensor = tensor.data  # autograd keeps running values, and does not use them
+                if not on_cpu or (isinstance(owner, nn.modules.batchnorm._NormBase) and owner.training):
+                    tensor = tensor.data  # no change for autograd: it does not use running values, and on a device only a wait could tell
                 tensor.copy_(sent)
 
     @contextlib.contextmanager
@@ -325,7 +324,8 @@ class DistributedDataParallel(nn.Module):
         tensors, context, stats = self._steps.tensors, self._steps.context, self._steps.context.stats()
         data = {
             "world_size": self.process_group.world_size, "rank": self.process_group.rank, "backend_name": self.process_group.backend,
-            "module_name": type(self.module).__name__, "device_ids": "", "output_device": -1, "broadcast_buffers": int(self.broadcast_buffers),
+            "module_name": type(self.module).__name__, "device_ids": ", ".join(map(str, self.device_ids or ())),
+            "output_device": -1 if self.output_device is None else self.output_device, "broadcast_buffers": int(self.broadcast_buffers),
             "bucket_cap_bytes": self.bucket_bytes_cap, "find_unused_parameters": int(self.find_unused_parameters),
             "gradient_as_bucket_view": int(self.gradient_as_bucket_view), "static_graph": int(self.static_graph),
             "num_parameter_tensors": len(tensors), "total_parameter_size_bytes": sum(t.numel() * t.element_size() for t in tensors),
