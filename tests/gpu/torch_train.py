@@ -85,7 +85,7 @@ class Gpt2(nn.Module):
 
 
 class Training:
-    """What is trained, and how."""
+    """A model, its batch, and the type in which it computes."""
 
     def __init__(self, name, small, device):
         self.name, self.small, self.device = name, small, device
