@@ -21,6 +21,9 @@ namespace {
 
 // How often a process asks whether a store with leases counts it among the living.
 constexpr std::chrono::milliseconds kBeat{5};
+// So many rosters before this one are still in the store, with the ends of their members: a launcher
+// that is late must see that one has left politely.
+constexpr std::int64_t kKeptRosters = 4;
 // How long ~Membership() tries to tell the others.
 constexpr std::int64_t kFarewellMs = 1000;
 // Steps that take a longer part of settle_ms are confirmed by the store.
@@ -179,7 +182,7 @@ ErrorInfo Membership::lost_member() const {
     return {};
 }
 
-// The keys of the roster before stay: a member may not know yet that it has ended.
+// Keys of the newest rosters stay: a member may not know yet that the one before has ended.
 void Membership::remove_old_keys() const {
     static const std::set<std::string> kOfRosters{"came", "decided", "due", "group",
                                                   "join", "leave",   "meet"};
@@ -195,7 +198,7 @@ void Membership::remove_old_keys() const {
         if (what == elastic_keys::kGone) ends.push_back(key);
         std::int64_t number = 0;
         if (!kOfRosters.contains(what) || !read_number(name, number)) continue;
-        if (number < roster_.number - 1)
+        if (number < roster_.number - kKeptRosters)
             old.push_back(key);
         else if (what == "meet" && end < key.size())
             needed.insert(key.substr(end + 1));

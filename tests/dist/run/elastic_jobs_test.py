@@ -146,8 +146,8 @@ class ElasticTest(Case):
         self.assertEqual(len(re.findall(rb" step 0 ", self.read("out"))), 3, self.said())
 
     def test_a_spare_does_not_begin_a_finished_job_anew_before_its_ranks_have_ended(self):
-        # Training takes longer than settle_ms, and each rank a second to exit when its job is over.
-        process = self.train("-n", 3, "--min-ranks", 1, "--max-ranks", 2, "--grace", 1, pause=int(8000 * SLACK), then="sleep 1")
+        # Training takes longer than settle_ms, and each rank a moment to exit when its job is over.
+        process = self.train("-n", 3, "--min-ranks", 1, "--max-ranks", 2, "--grace", 1, pause=int(8000 * SLACK), then="sleep 0.3")
         self.finish(process, done=2)
         self.assertEqual(len(re.findall(rb" step 0 ", self.read("out"))), 2, self.said())
 

@@ -255,9 +255,9 @@ TEST_P(Elastic, TheStoreDoesNotGrowWithTheNumberOfRosters) {
             one->remove_old_keys();
         }
     };
-    for (int step = 0; step < 4; ++step) next_roster(step);
+    for (int step = 0; step < 8; ++step) next_roster(step);
     const std::size_t keys = look->list_keys("").size();
-    for (int step = 4; step < 20; ++step) next_roster(step);
+    for (int step = 8; step < 20; ++step) next_roster(step);
     EXPECT_LE(look->list_keys("").size(), keys);
     EXPECT_EQ(all[0]->roster().number, 21);
     // The members that are left are enough for ranks that come, and for ranks that are left behind.
