@@ -141,7 +141,11 @@ enum {
      * DDP_BACKEND_CALLER_THREAD, they do not run on threads of the program whose waits an interrupt
      * check can end (ddp_set_interrupt_check). A backend with DDP_BACKEND_DEVICE_ONLY needs this
      * flag as well as the backend of its host side. */
-    DDP_BACKEND_INTERRUPTIBLE = 1u << 8
+    DDP_BACKEND_INTERRUPTIBLE = 1u << 8,
+    /* With DDP_BACKEND_CUDA: ddp_collective.stream may be captured into a graph. The operation then
+     * only enqueues there, and each launch of the graph runs it again, with the same memory, while
+     * the transport lives. */
+    DDP_BACKEND_CAPTURES = 1u << 9
 };
 
 /* The functions of a backend. One thread at a time calls `match`, `run` and `ready`, not always the

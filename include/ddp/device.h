@@ -13,9 +13,23 @@
  * backend takes no device memory, data goes through pinned host memory, chunk by chunk.
  *
  * STREAMS. A stream is a void*: for DDP_DEVICE_CUDA a cudaStream_t of the parameter's device. NULL
- * is the device's legacy default stream. A stream that is being captured into a graph is
- * INVALID_STATE: communication cannot be part of a graph, so call libddp between graphs. Functions
- * that take no stream use that of ddp_set_stream.
+ * is the device's legacy default stream. Functions that take no stream use that of ddp_set_stream.
+ *
+ * GRAPHS. A whole synced step may be captured into a graph (cudaStreamBeginCapture), and other work
+ * with it: ddp_grad_ready_on, ddp_finalize_on or ddp_finalize_enqueue, ddp_wait_param_on between
+ * them, and ddp_step_begin, all on streams of one capture. Every rank must capture the same steps;
+ * ddp_finalize_on compares that, and waits for the other ranks. Each launch of the graph then
+ * reduces the gradients that are in the same memory again. libddp sees no launch: it neither counts
+ * it nor compares ranks, so every rank must launch its graphs in the same order, and in the order
+ * of a stream with steps outside of them. Once the group has broken, launches leave NaN in all
+ * gradients (in integers -1); ddp_barrier or the next step says why.
+ *
+ * Run two steps at least outside of a graph before. The context must have parameters on one device,
+ * a backend with DDP_BACKEND_CAPTURES (nccl without algorithm=direct and
+ * DDP_GROUP_DETERMINISTIC), or one rank; the hook allreduce, fp16 or bf16; and nothing that the
+ * host decides from step to step: no DDP_CONTEXT_FIND_UNUSED, weights, join, buffers or callbacks.
+ * Otherwise the first gradient is UNSUPPORTED, and the message says why. The memory of the buckets
+ * and the communicator live as long as the graph, also after the context and the group.
  *
  * ddp_finalize and ddp_wait_param wait on the host until the gradients are there. ddp_finalize_on,
  * ddp_finalize_enqueue and ddp_wait_param_on make streams wait. A context may also hold CPU
@@ -38,7 +52,8 @@ DDP_API ddp_status ddp_device_count(ddp_device_kind kind, int32_t* devices, ddp_
 
 /* ddp_grad_ready for a parameter on a device: this step's gradient is complete when `stream`
  * reaches this point. The stream must live until the end of the step. For a CPU parameter `stream`
- * is ignored. Errors: as ddp_grad_ready; INVALID_STATE also for a stream that is being captured.
+ * is ignored. Errors: as ddp_grad_ready; INVALID_STATE and UNSUPPORTED also for a step that is
+ * partly captured, or cannot be (GRAPHS).
  * Threads: any, several at once for different parameters. Blocks: as ddp_grad_ready. Collective:
  * no. Callbacks: no. */
 DDP_API ddp_status ddp_grad_ready_on(ddp_context* context, ddp_param param, void* stream,
@@ -59,9 +74,9 @@ DDP_API ddp_status ddp_grad_ready_on(ddp_context* context, ddp_param param, void
  * ranks have connected and agreed on a plan. An operation that fails or times out later breaks the
  * group; the next call returns the error.
  *
- * Errors: as ddp_finalize; INVALID_STATE also for a stream that is being captured, INVALID_ARGUMENT
- * also for parameters on several devices. Threads: one, no ddp_grad_ready at the same time. Blocks:
- * as above. Collective: yes when synced. Callbacks: no. */
+ * Errors: as ddp_finalize; those of GRAPHS; INVALID_ARGUMENT also for parameters on several
+ * devices. Threads: one, no ddp_grad_ready at the same time. Blocks: as above. Collective: yes when
+ * synced. Callbacks: no. */
 DDP_API ddp_status ddp_finalize_on(ddp_context* context, void* stream, ddp_error** error);
 
 /* Sets the stream on this device for functions that take none: ddp_commit, ddp_step_begin,
@@ -92,7 +107,7 @@ DDP_API ddp_status ddp_finalize_enqueue(ddp_context* context, ddp_error** error)
  * `stream`. The host waits where ddp_finalize_on does, for this bucket and those before it; for all
  * buckets if this rank did not use the parameter.
  *
- * Errors: as ddp_wait_param; INVALID_STATE also for a stream that is being captured.
+ * Errors: as ddp_wait_param; those of GRAPHS.
  * Threads: one. Blocks: as above. Collective: no. Callbacks: no. */
 DDP_API ddp_status ddp_wait_param_on(ddp_context* context, ddp_param param, void* stream,
                                      ddp_error** error);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -206,7 +207,9 @@ DevicePath::~DevicePath() = default;
 void DevicePath::run(ddp_collective collective, const Division& division,
                      const Submitted& submitted) {
     stream_->wait(submitted.begin);
+    const bool in_graph = stream_->capture(stream_->handle()) != 0;
     try {
+        if (in_graph) keep_in_graph(submitted);
         if (division.before != 1) {
             on_device::transfer(*stream_, {{collective.recv, collective.send, collective.count}},
                                 collective.dtype, collective.dtype, division.before);
@@ -215,7 +218,7 @@ void DevicePath::run(ddp_collective collective, const Division& division,
         if (config_.world == 1)
             run_alone(collective);
         else if (config_.on_device)
-            enqueue(collective, submitted);
+            enqueue(collective, submitted, in_graph);
         else
             relay_->run(collective);
         if (division.after != 1) {
@@ -223,6 +226,7 @@ void DevicePath::run(ddp_collective collective, const Division& division,
             on_device::transfer(end, {{collective.recv, collective.recv, collective.count}},
                                 collective.dtype, collective.dtype, division.after);
         }
+        if (in_graph && config_.spoiled) spoil_if_broken(collective);
     } catch (...) {
         // Copies may be under way: whoever frees the memory comes after them.
         try {
@@ -235,17 +239,34 @@ void DevicePath::run(ddp_collective collective, const Division& division,
     give_back_order(submitted);
 }
 
-void DevicePath::enqueue(const ddp_collective& collective, const Submitted& submitted) {
+// The graph may be launched when the group has been freed.
+void DevicePath::keep_in_graph(const Submitted& submitted) const {
+    using Kept = std::tuple<std::shared_ptr<const void>, std::shared_ptr<Transport>,
+                            std::shared_ptr<const std::uint32_t>>;
+    stream_->keep_in_graph(
+        std::make_shared<const Kept>(submitted.memory, config_.on_device, config_.spoiled));
+}
+
+// Behind an operation in a graph. One that was aborted leaves anything.
+void DevicePath::spoil_if_broken(const ddp_collective& c) const {
+    const bool from_all = c.kind == DDP_COLLECTIVE_ALLGATHER;
+    const std::size_t pieces = from_all ? static_cast<std::size_t>(config_.world) : 1;
+    on_device::spoil(*stream_, c.recv, pieces * c.count * dtype_size(c.dtype),
+                     config_.spoiled.get());
+}
+
+void DevicePath::enqueue(const ddp_collective& collective, const Submitted& submitted,
+                         bool in_graph) {
     StreamWatch::Entry entry;
     entry.timeout_ms = collective.timeout_ms;
     entry.memory = submitted.memory;
     entry.what = submitted.what;
     config_.watch->enqueue(std::move(entry), [&](StreamWatch::Entry& enqueued) {
-        enqueued.begin = stream_->record();
+        if (!in_graph) enqueued.begin = stream_->record();
         ddp_collective op = collective;
         op.stream = stream_->handle();
         config_.on_device->run(op);
-        enqueued.end = stream_->record();
+        if (!in_graph) enqueued.end = stream_->record();
     });
 }
 

@@ -23,9 +23,12 @@ class DevicePath {
 public:
     struct Config {
         ddp_device device{};
-        Transport* on_device = nullptr;  // null: the backend takes host memory only
+        std::shared_ptr<Transport> on_device{};  // null: the backend takes host memory only
         Transport* on_host = nullptr;
         StreamWatch* watch = nullptr;  // with on_device
+        // In pinned memory; not 0: operations have no results any more, also those in graphs, of
+        // whose launches nobody hears. Null: there is one rank.
+        std::shared_ptr<const std::uint32_t> spoiled{};
         std::int32_t rank = 0, world = 1;
         std::function<void()> look;  // throws when the group is broken
     };
@@ -40,14 +43,17 @@ public:
     explicit DevicePath(Config config);
     ~DevicePath();
 
-    // The result is there in the order of submitted.stream when this returns. division: the part of
+    // The result is there in the order of submitted.stream when this returns. A stream that is
+    // captured into a graph: each launch of the graph does it again, with the same memory. division: the part of
     // a mean that the backend does not do.
     void run(ddp_collective collective, const Division& division, const Submitted& submitted);
 
 private:
     class HostRelay;
 
-    void enqueue(const ddp_collective& collective, const Submitted& submitted);
+    void keep_in_graph(const Submitted& submitted) const;
+    void spoil_if_broken(const ddp_collective& collective) const;
+    void enqueue(const ddp_collective& collective, const Submitted& submitted, bool in_graph);
     void run_alone(const ddp_collective& collective);
     void give_back_order(const Submitted& submitted) const;
 

@@ -80,6 +80,7 @@ Link::~Link() {
     const auto on_device = devices_ ? devices_->transport() : nullptr;
     const bool two_transports = on_device && on_device != transport_;
     if ((executor_ && !executor_->idle()) || (comparisons && !comparisons->idle())) {
+        if (devices_) devices_->spoil_graphs();
         transport_->abort();
         if (two_transports) on_device->abort();
     }
@@ -134,6 +135,7 @@ void Link::on_verdict(const ErrorInfo& error) {
         arbiter = arbiter_.lock();
         transport = transport_;
         if (devices_) {
+            devices_->spoil_graphs();
             on_device = devices_->transport();
             comparisons = devices_->comparisons();
         }

@@ -1,7 +1,9 @@
 #include "comm/link_devices.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
+#include <new>
 #include <thread>
 
 #include "comm/comparisons.h"
@@ -37,10 +39,26 @@ DevicePath& LinkDevices::path(const ddp_device& device) {
             });
     auto& path = paths_[{device.kind, device.index}];
     if (!path)
-        path = std::make_unique<DevicePath>(
-            DevicePath::Config{device, on_device_.get(), on_host_.get(), watch_.get(), link_.rank(),
-                               link_.world(), [&link = link_] { link.check(); }});
+        path = std::make_unique<DevicePath>(DevicePath::Config{
+            device, on_device_, on_host_.get(), watch_.get(), spoiled(device.kind), link_.rank(),
+            link_.world(), [&link = link_] { link.check(); }});
     return *path;
+}
+
+std::shared_ptr<const std::uint32_t> LinkDevices::spoiled(ddp_device_kind kind) {
+    if (!on_device_ || link_.world() == 1) return nullptr;
+    const Lock lock(spoiled_mutex_);
+    if (!spoiled_) {
+        auto memory = allocate_pinned(kind, sizeof(std::uint32_t));
+        spoiled_ = {memory, new (memory.get()) std::uint32_t(is_spoiled_ ? 1 : 0)};
+    }
+    return spoiled_;
+}
+
+void LinkDevices::spoil_graphs() {
+    const Lock lock(spoiled_mutex_);
+    is_spoiled_ = true;
+    if (spoiled_) std::atomic_ref(*spoiled_).store(1, std::memory_order_release);
 }
 
 WorkPtr LinkDevices::compare_behind(OperationPtr comparison, const WaitTarget& target) {
@@ -102,6 +120,7 @@ void LinkDevices::end() {
     if (!watch_) return;
     watch_->stop_checking();
     if (!watch_->drain(Deadline::after_ms(kDrainMs))) {
+        spoil_graphs();
         on_device_->abort();
         watch_->drain(Deadline::after_ms(kDrainMs));
     }

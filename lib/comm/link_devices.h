@@ -52,6 +52,8 @@ public:
     // Memory on the stream's device, to be used in its order. Memory of the backend goes back to it
     // when the stream is done.
     std::shared_ptr<std::byte> allocate(std::size_t bytes, const StreamPtr& stream);
+    // The group has broken. Before operations are aborted: graphs of the program's have some, too.
+    void spoil_graphs();
     // Throws what broke the link, or the operations of this step that have ended: streams go on
     // without a result then.
     void check(std::int64_t step);
@@ -65,6 +67,7 @@ public:
 
 private:
     WorkPtr newest() const;
+    std::shared_ptr<const std::uint32_t> spoiled(ddp_device_kind kind);
 
     Group& link_;
     const std::shared_ptr<Transport> on_host_, on_device_;
@@ -73,6 +76,10 @@ private:
     std::unique_ptr<StreamWatch> watch_;  // made when it is needed
     mutable Mutex newest_mutex_;
     WorkPtr newest_ DDP_GUARDED_BY(newest_mutex_);  // of the comparisons; null: there was none
+    Mutex spoiled_mutex_;
+    bool is_spoiled_ DDP_GUARDED_BY(spoiled_mutex_) = false;
+    // in pinned memory, once there is a path
+    std::shared_ptr<std::uint32_t> spoiled_ DDP_GUARDED_BY(spoiled_mutex_);
     std::map<std::pair<ddp_device_kind, std::int32_t>, std::unique_ptr<DevicePath>> paths_;
 };
 

@@ -87,6 +87,13 @@ std::string hint_for_frozen(const Side& a, const Side& b, const ParamName& name_
                " and not on rank ", other.rank, rule);
 }
 
+std::string hint_for_graph(const Side& captures, const Side& other) {
+    return str("rank ", captures.rank, " captures the step into a graph, and rank ", other.rank,
+               other.at.step == captures.at.step ? " runs it" : " does not",
+               "; every rank must capture the same steps, and launch their graphs in the same "
+               "order");
+}
+
 std::string hint(const Side& a, const Side& b, const ParamName& name_of) {
     if (is_programs_own(a.at) != is_programs_own(b.at))
         return is_programs_own(a.at) ? hint_for_program(a, b) : hint_for_program(b, a);
@@ -95,6 +102,10 @@ std::string hint(const Side& a, const Side& b, const ParamName& name_of) {
                "create, commit, step and finalize them in the same order";
     if (frozen_on_one(a.at, b.at) >= 0) return hint_for_frozen(a, b, name_of);
     if (a.at.step != b.at.step && a.at.step >= 0 && b.at.step >= 0) return hint_for_steps(a, b);
+    if (a.at.purpose != b.at.purpose && a.at.purpose == Purpose::kGraph)
+        return hint_for_graph(a, b);
+    if (a.at.purpose != b.at.purpose && b.at.purpose == Purpose::kGraph)
+        return hint_for_graph(b, a);
     if (a.at.purpose != b.at.purpose)
         return "the ranks call functions of libddp in a different order";
     if (a.at.plan != b.at.plan && a.at.purpose == Purpose::kAverage)

@@ -131,6 +131,7 @@ void StreamWatch::enqueue(Entry entry, const std::function<void(Entry&)>& call) 
     }
     lock.lock();
     shared_->calls.erase(inside);
+    if (!added->end) return;
     if (shared_->entries.empty()) shared_->to_ask.notify_all();
     shared_->entries.push_back(added);
 }

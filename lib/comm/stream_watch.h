@@ -37,8 +37,9 @@ public:
     StreamWatch(const StreamWatch&) = delete;
     StreamWatch& operator=(const StreamWatch&) = delete;
 
-    // Looks after the operation that `call` enqueues, which sets `begin` and `end`. It fails as
-    // well if `call` does not return within a second after the operation's own timeout.
+    // Looks after the operation that `call` enqueues, which sets `begin` and `end`; or neither,
+    // where it is enqueued into a graph. It fails as well if `call` does not return within a second
+    // after the operation's own timeout.
     void enqueue(Entry entry, const std::function<void(Entry&)>& call);
     // Waits until everything has ended; false if the deadline passed first.
     bool drain(const Deadline& deadline);

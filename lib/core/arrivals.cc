@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/captured_step.h"
 #include "core/number_check.h"
 #include "core/step_check.h"
 #include "core/unused.h"
@@ -88,7 +89,7 @@ void Arrivals::grad_ready_on(std::int32_t param, void* stream) {
         param, s,
         [&] {
             refuse_dense(param, s);
-            s.streams->stream()->refuse_capture(stream);
+            join_graph(parts_, s.streams->stream()->capture(stream));
         },
         [&](Phase phase) {
             take_dense(param, s);

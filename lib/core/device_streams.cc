@@ -13,8 +13,11 @@ const StreamPtr& DeviceStreams::of_link(std::size_t link) {
     return link_streams_[link];
 }
 
-void DeviceStreams::gather() const {
-    for (const StreamPtr& stream : link_streams_) stream_->wait(*stream->record());
+void DeviceStreams::gather(bool captured) const {
+    for (const StreamPtr& stream : link_streams_) {
+        if (captured) stream->wait(*stream_->record());
+        stream_->wait(*stream->record());
+    }
 }
 
 void DeviceStreams::note(void* stream) {

@@ -6,6 +6,7 @@
 // travel, and those of different links travel at the same time.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -24,8 +25,9 @@ public:
     const StreamPtr& stream() const { return stream_; }
     // For buckets of one link.
     const StreamPtr& of_link(std::size_t link);
-    // The first stream comes after all that is on the others.
-    void gather() const;
+    // The first stream comes after all that is on the others. captured: it is part of a graph, and
+    // the others become part of it, if they are not.
+    void gather(bool captured = false) const;
     const ddp_device& device() const { return stream_->device(); }
     // The caller's, for calls that name none.
     void* caller() const { return caller_; }
@@ -34,15 +36,14 @@ public:
     // Work that is enqueued from now on comes after the work on the caller's stream, or the other
     // way round.
     void enter() const {
+        stream_->refuse_capture(caller_);
         follow_caller();
         gather();
     }
     // Work that comes here is after the work on the caller's stream now; buckets may be on their
     // way.
-    void follow_caller() const {
-        stream_->refuse_capture(caller_);
-        stream_->follow(caller_);
-    }
+    void follow_caller() const { stream_->follow(caller_); }
+    std::uint64_t callers_capture() const { return stream_->capture(caller_); }
     void leave() const { stream_->lead(caller_); }
 
     // Streams on which gradients came that are reduced in a later step. follow_noted() comes after
@@ -70,15 +71,16 @@ public:
     DeviceStreams* find(const ddp_device& device) const;
     DeviceStreams* require(const ddp_device& device);
     bool empty() const { return devices_.empty(); }
-    void gather() const {
-        for (const auto& device : devices_) device->gather();
+    void gather(bool captured = false) const {
+        for (const auto& device : devices_) device->gather(captured);
     }
     // Null for the CPU.
     StreamPtr stream(const ddp_device& device) const;
 
-    // Throws INVALID_STATE if a caller's stream is being captured.
-    void refuse_capture() const {
-        for (const auto& device : devices_) device->stream()->refuse_capture(device->caller());
+    // Whether a caller's stream is being captured.
+    bool captured() const {
+        return std::any_of(devices_.begin(), devices_.end(),
+                           [](const auto& device) { return device->callers_capture() != 0; });
     }
     void enter() const {
         for (const auto& device : devices_) device->enter();

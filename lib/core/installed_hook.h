@@ -25,7 +25,10 @@ public:
     // homes: of the buckets.
     void set(HookPtr hook, const std::vector<StreamPtr>& homes);
     // When nothing else is left to do for new buckets: the hook may fail.
-    void tell_buckets(const std::vector<StreamPtr>& homes) const;
+    void tell_buckets(const std::vector<StreamPtr>& homes);
+    // A synced step has ended. Then all that it uses in this group and with these buckets is there.
+    void ran() { has_run_ = true; }
+    bool has_run() const { return has_run_; }
 
     const HookPtr& hook() const { return hook_; }
     Group& group() const { return *group_; }
@@ -57,6 +60,7 @@ private:
     std::vector<std::unique_ptr<ddp_group>> links_;  // hooks borrow them: they stay where they are
     HookPtr hook_;
     std::uint32_t hash_ = 0;
+    bool has_run_ = false;
     std::atomic<std::uint64_t> bytes_in_{0};
     std::shared_ptr<Traffic> traffic_;
     std::uint64_t copied_before_ = 0;  // under earlier hooks

@@ -128,7 +128,7 @@ void LaunchQueue::launch(Entry& entry) {
 // Hooks use the bucket as well as its memory.
 OpTag LaunchQueue::tag_of(const Entry& entry) const {
     const auto link = hook_.group().link(static_cast<std::size_t>(entry.bucket.index));
-    OpTag tag{.facts = facts(Purpose::kProgram),
+    OpTag tag{.facts = facts(step_->captured() ? Purpose::kGraph : Purpose::kProgram),
               .order = {link->executor(), entry.bucket.stream},
               .memory = {std::shared_ptr<const Entry>(entries_, &entry), nullptr, entry.borrowers},
               .label = entry.label};

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/arrivals.h"
+#include "core/captured_step.h"
 #include "core/reducer_parts.h"
 #include "core/results.h"
 
@@ -32,6 +33,9 @@ public:
     // Ranks have agreed on this before the first gradient of a step. factor: by which gradients are
     // multiplied before the mean (or sum) over ranks.
     void begin(double factor, bool sync);
+
+    // The beginning of a step that the caller's streams are captured in.
+    void begin_in_graph() { join_graph_of_callers(parts_); }
 
     // Between steps. Each throws INVALID_STATE in the middle of one.
     // On a broken group: what the next group starts with.

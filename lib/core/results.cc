@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "core/captured_step.h"
 #include "core/unused.h"
 #include "util/error.h"
 
@@ -39,6 +40,8 @@ private:
 
 void Results::finalize() {
     parts_.group->check();
+    const bool captured = parts_.step->captured();
+    if (!enqueue_) refuse_in_graph(parts_, "ddp_finalize");
     const Phase phase = parts_.phase.load(std::memory_order_acquire);
     if (phase != Phase::kClosing && phase != Phase::kClosingLocal)
         in_call("ddp_finalize", [this] { start_draining(); });
@@ -49,10 +52,11 @@ void Results::finalize() {
         const Waiting waiting(parts_.totals.clock);
         drain_until(parts_.layout->size());
         finish_unused();
-        parts_.model.streams.gather();
+        parts_.model.streams.gather(captured);
         finish_devices();
-        // The host does not wait for other ranks, so this one may be a step ahead.
-        if (enqueue_) parts_.queue.finish_comparisons(/*of_step_before=*/true);
+        // The host does not wait for other ranks, so this one may be a step ahead. But nobody
+        // compares what a graph does later.
+        if (enqueue_) parts_.queue.finish_comparisons(/*of_step_before=*/!captured);
         for (const auto& observer : parts_.observers.all) observer->on_end(parts_);
     }
     std::optional<ErrorInfo> skipped;
@@ -62,7 +66,8 @@ void Results::finalize() {
 }
 
 void Results::finalize_enqueue() {
-    parts_.model.streams.refuse_capture();
+    join_graph_of_callers(parts_);
+    if (callback_.fn) refuse_in_graph(parts_, "a function of ddp_set_reduced_callback");
     const Enqueueing scope(enqueue_, true);
     finalize();
 }
@@ -74,6 +79,7 @@ void Results::finalize_async() {
 
 // Wherever it is called, the host waits.
 void Results::wait_param(std::int32_t param) {
+    refuse_in_graph(parts_, "ddp_wait_param");
     const Enqueueing scope(enqueue_, false);
     wait_until_final(param);
 }
@@ -83,7 +89,7 @@ void Results::wait_param_on(std::int32_t param, void* stream) {
     DeviceStreams* streams = parts_.gradients[param].streams;
     if (!streams) return wait_param(param);
     const CallerScope caller(streams, stream);
-    parts_.model.streams.refuse_capture();
+    join_graph_of_callers(parts_);
     const Enqueueing scope(enqueue_, true);
     wait_until_final(param);
 }
@@ -116,6 +122,7 @@ void Results::wait_until_final(std::int32_t param) {
 
 void Results::discard() {
     parts_.group->check();
+    refuse_in_graph(parts_, "ddp_step_discard");
     const Phase phase = parts_.phase.load(std::memory_order_acquire);
     if (phase == Phase::kClosing || phase == Phase::kClosingLocal)
         parts_.refuse_in_step(
@@ -300,6 +307,7 @@ void Results::end_synced_step() {
     Totals& totals = parts_.totals;
     const Unused* const unused = parts_.discovering();
     if (!step.discarded() && !step.skipped) parts_.count_result();
+    if (!step.discarded()) parts_.hook.ran();
     totals.unsent_buckets = 0;
     for (std::size_t b = 0; b < parts_.layout->size(); ++b)
         totals.unsent_buckets += parts_.queue.sent(b) ? 0 : 1;

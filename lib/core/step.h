@@ -70,12 +70,17 @@ struct Step {
     Step(std::int64_t steps, std::int64_t synced_steps, bool with_votes, const Begin& agreed)
         : number(steps), synced_number(synced_steps), votes(with_votes), begin(agreed) {}
 
+    // No gradient of a device has come yet.
+    static constexpr std::uint64_t kAnyCapture = ~std::uint64_t{0};
+
     const std::int64_t number, synced_number;  // steps before it
     // ranks vote before each bucket whether any of them uses it
     const bool votes;
     Begin begin;
     // A hash of all else that must be the same on all ranks; compared with each operation.
     std::uint64_t agreement = 0;
+    // The capture into a graph of which all streams of the step are part; 0: none are.
+    std::atomic<std::uint64_t> capture{kAnyCapture};
     // Launching.
     std::atomic<std::uint32_t> requests{0};
     std::size_t next = 0;  // touched only by the launching thread
@@ -86,6 +91,10 @@ struct Step {
     End end = End::kResults;
     std::optional<ErrorInfo> skipped;  // why all ranks give no result
 
+    bool captured() const {
+        const std::uint64_t of_step = capture.load(std::memory_order_relaxed);
+        return of_step != 0 && of_step != kAnyCapture;
+    }
     bool discarded() const { return end == End::kDiscarded; }
     bool has_results() const { return end == End::kResults; }
 };

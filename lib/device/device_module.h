@@ -37,6 +37,8 @@ typedef struct ddp_device_failure {
 typedef int32_t ddp_copy_kind;
 enum { DDP_COPY_TO_HOST = 1, DDP_COPY_TO_DEVICE = 2 };
 
+#define DDP_NO_PART_OF_CAPTURES UINT64_MAX
+
 typedef struct ddp_device_module {
     size_t struct_size;
     const char* build; /* build_identity() of util/module.h; others are refused */
@@ -72,9 +74,16 @@ typedef struct ddp_device_module {
     ddp_status (*stream_create)(int32_t device, void** stream, ddp_device_failure* failure);
     /* Work that is still on it ends as usual; does not wait. */
     void (*stream_destroy)(int32_t device, void* stream);
-    /* 1 if the stream is being captured into a graph, so that nothing else may be done with it. */
-    ddp_status (*stream_capturing)(int32_t device, void* stream, int32_t* capturing,
-                                   ddp_device_failure* failure);
+    /* *capture: a number of its own for the capture of the stream into a graph; 0 if it is not being
+     * captured, DDP_NO_PART_OF_CAPTURES if it could not even be asked without taking part in the
+     * capture of another one. What is enqueued on a captured stream becomes part of the graph, and
+     * an event that is recorded there is only for streams to wait for, which become captured, too. */
+    ddp_status (*stream_capture)(int32_t device, void* stream, uint64_t* capture,
+                                 ddp_device_failure* failure);
+    /* The graph into which the stream is being captured keeps `kept`: release(kept) is called when
+     * nobody has the graph any more, on any thread, and must not call the device. */
+    ddp_status (*capture_keep)(int32_t device, void* stream, void* kept,
+                               void (*release)(void* kept), ddp_device_failure* failure);
     /* An event, for order and not for time. One that was never recorded counts as done. */
     ddp_status (*event_create)(int32_t device, void** event, ddp_device_failure* failure);
     void (*event_destroy)(int32_t device, void* event);

@@ -12,6 +12,37 @@ namespace {
 constexpr std::int64_t kReleaseMs = 1'000;
 constexpr std::chrono::nanoseconds kLongestWait = std::chrono::milliseconds(100);
 
+// Memory that graphs have kept, and that nobody has any more. The thread that ends a graph may not call the
+// device, so memory is freed by whoever next asks for some, or frees a stream.
+class Released {
+public:
+    void add(void* kept) {
+        const Lock lock(mutex_);
+        released_.push_back(kept);
+    }
+    void free() {
+        std::vector<void*> released;
+        {
+            const Lock lock(mutex_);
+            released.swap(released_);
+        }
+        for (void* kept : released) delete static_cast<std::shared_ptr<const void>*>(kept);
+    }
+
+private:
+    Mutex mutex_;
+    std::vector<void*> released_ DDP_GUARDED_BY(mutex_);
+};
+
+Released& released_by_graphs() {
+    static Released& instance = *new Released;
+    return instance;
+}
+
+void release(void* kept) {
+    released_by_graphs().add(kept);
+}
+
 }  // namespace
 
 // The events of one stream that nobody has.
@@ -80,6 +111,7 @@ DeviceStream::DeviceStream(const ddp_device& device, const ddp_device_module& mo
 }
 
 StreamPtr DeviceStream::create(const ddp_device& device) {
+    released_by_graphs().free();
     const ddp_device_module& module = device_module(device.kind);
     require_device(device, "a stream");
     return StreamPtr(new DeviceStream(device, module));
@@ -89,14 +121,29 @@ DeviceStream::~DeviceStream() {
     module_.stream_destroy(device_.index, stream_);
 }
 
+std::uint64_t DeviceStream::capture(void* stream) const {
+    std::uint64_t capture = 0;
+    call_device(device_, "asking a stream", module_.stream_capture, device_.index, stream,
+                &capture);
+    if (capture == DDP_NO_PART_OF_CAPTURES)
+        fail_call(DDP_ERROR_INVALID_STATE, "this is the default stream of ", device_name(device_),
+                  ", which cannot be used while another stream is being captured into a graph; "
+                  "name the stream that is captured");
+    return capture;
+}
+
 void DeviceStream::refuse_capture(void* stream) const {
-    std::int32_t capturing = 0;
-    call_device(device_, "asking a stream", module_.stream_capturing, device_.index, stream,
-                &capturing);
-    if (capturing)
+    if (capture(stream) != 0)
         fail_call(DDP_ERROR_INVALID_STATE, "the stream of ", device_name(device_),
-                  " is being captured into a graph, which cannot hold libddp's communication; end "
-                  "the capture first, and call libddp between graphs");
+                  " is being captured into a graph, which can hold gradients and the end of a step "
+                  "only; call this outside of the capture");
+}
+
+void DeviceStream::keep_in_graph(std::shared_ptr<const void> kept) const {
+    auto owned = std::make_unique<std::shared_ptr<const void>>(std::move(kept));
+    call_device(device_, "keeping memory for a graph", module_.capture_keep, device_.index, stream_,
+                owned.get(), release);
+    owned.release();  // NOLINT: the graph has it
 }
 
 EventPtr DeviceStream::record(void* stream) const {
@@ -118,6 +165,7 @@ bool DeviceStream::idle_within(std::int64_t ms) const noexcept try {
 }
 
 std::shared_ptr<std::byte> DeviceStream::allocate(std::size_t bytes) {
+    released_by_graphs().free();
     void* memory = nullptr;
     call_device(device_, "allocating memory", module_.allocate, device_.index, stream_,
                 std::max<std::size_t>(bytes, 1), &memory);

@@ -59,8 +59,13 @@ public:
     const ddp_device& device() const { return device_; }
     void* handle() const { return stream_; }
 
-    // Throws INVALID_STATE if `stream` (of this device) is being captured into a graph.
+    // The number of the capture into a graph that a stream of this device is part of; 0: none.
+    std::uint64_t capture(void* stream) const;
+    // Throws INVALID_STATE if there is one.
     void refuse_capture(void* stream) const;
+    // This stream is being captured: the graph keeps this for as long as there is anybody who can
+    // launch it.
+    void keep_in_graph(std::shared_ptr<const void> kept) const;
 
     // A point of this stream, or of another one of the device.
     EventPtr record() const { return record(stream_); }

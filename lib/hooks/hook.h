@@ -52,6 +52,9 @@ public:
     virtual bool keeps_models_alike() const { return true; }
     // Whether a function of the program sees results, and may use them, before the step ends.
     virtual bool gives_results_early() const { return false; }
+    // Whether what reduce() enqueues on devices is right for later steps as well, as part of a
+    // graph: the host decides nothing from step to step, and all memory is there after one step.
+    virtual bool can_be_captured() const { return false; }
     // Whether another cut into buckets changes results, beyond rounding.
     virtual bool depends_on_buckets() const { return false; }
 

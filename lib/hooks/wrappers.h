@@ -47,6 +47,7 @@ public:
         WrapperHook::set_buckets(buckets);
     }
     std::string name() const override;
+    bool can_be_captured() const override { return inner().can_be_captured(); }
 
 private:
     struct Job;

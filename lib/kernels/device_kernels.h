@@ -181,6 +181,11 @@ typedef struct ddp_device_kernels {
     /* Nothing is done where *only_if is 0. dtype: of the gradients, as for low_rank. */
     ddp_status (*leave_out)(int32_t device, void* stream, const ddp_doubt* items, size_t count,
                             ddp_dtype dtype, const uint32_t* only_if, ddp_device_failure* failure);
+
+    /* Sets all bits of so many bytes, which is NaN in every floating-point type, if *spoiled, in
+     * pinned memory of the host, is not 0 when the stream comes to it. */
+    ddp_status (*spoil)(int32_t device, void* stream, void* memory, size_t bytes,
+                        const uint32_t* spoiled, ddp_device_failure* failure);
 } ddp_device_kernels;
 
 typedef const ddp_device_kernels* ddp_kernels_entry_fn(void);

@@ -85,4 +85,11 @@ void leave_out(const DeviceStream& stream, const std::vector<ddp_doubt>& items, 
                items.data(), items.size(), dtype, only_if);
 }
 
+void spoil(const DeviceStream& stream, void* memory, std::size_t bytes,
+           const std::uint32_t* spoiled) {
+    if (bytes > 0)
+        launch(stream, "marking a result as wrong", &ddp_device_kernels::spoil, memory, bytes,
+               spoiled);
+}
+
 }  // namespace libddp::on_device

@@ -30,6 +30,8 @@ void thin(const DeviceStream& stream, ddp_thin_op op, const std::vector<ddp_thin
           ddp_dtype dtype, const ddp_thin_rules& rules);
 void leave_out(const DeviceStream& stream, const std::vector<ddp_doubt>& items, ddp_dtype dtype,
                const std::uint32_t* only_if);
+void spoil(const DeviceStream& stream, void* memory, std::size_t bytes,
+           const std::uint32_t* spoiled);
 
 }  // namespace libddp::on_device
 

@@ -55,6 +55,8 @@ const char* purpose_name(Purpose purpose) {
             return "the end of a step with DDP_CONTEXT_CHECK";
         case Purpose::kNumbers:
             return "agreeing whether a step is skipped (DDP_CONTEXT_SKIP_NONFINITE)";
+        case Purpose::kGraph:
+            return "the capture of a step into a graph";
     }
     return "an unknown purpose";
 }

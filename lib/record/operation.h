@@ -23,7 +23,8 @@ enum class Purpose : std::int32_t {
     kAverage,
     kValues,
     kEndOfCheck,
-    kNumbers
+    kNumbers,
+    kGraph  // a bucket's, of a step that is captured into a graph
 };
 
 // The part of libddp that calls such an operation; null for what is the program's.

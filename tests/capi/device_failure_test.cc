@@ -389,24 +389,27 @@ TEST_F(DeviceFailureTest, AStreamThatIsCapturedIsRefused) {
     on_ranks({1, "threads"}, [&](int, ddp_group* group) {
         DeviceModel model(group, {4}, true, {0});
         model.context.commit();
-        fake::set_capturing(model.stream(0), true);
+        fake::begin_capture(model.stream(0));
         expect_refused({
-            {"ready", kState, {"graph"}, throwing([&] {
-                 model.context.grad_ready_on(0, model.stream(0));
-             })},
-            {"finalize", kState, {"ddp_finalize_on"}, throwing([&] {
-                 model.context.finalize_on(model.stream(0));
-             })},
-            {"begin", kState, {"ddp_step_begin"}, throwing([&] { model.context.step_begin(); })},
+            {"ready",
+             kState,
+             {"graph"},
+             calling(ddp_grad_ready_on, model.context.get(), 0, model.stream(0))},
+            {"finalize",
+             kState,
+             {"ddp_finalize_on"},
+             calling(ddp_finalize_on, model.context.get(), model.stream(0))},
+            {"begin", kState, {"ddp_step_begin"}, calling(ddp_step_begin, model.context.get())},
         });
-        fake::set_capturing(model.stream(0), false);
+        fake::end_capture(model.stream(0));
         model.give(0, 2);
         model.context.finalize_async();
-        fake::set_capturing(model.stream(0), true);
-        expect_refused({{"wait", kState, {"ddp_wait_param_on"}, throwing([&] {
-                             model.context.wait_on(0, model.stream(0));
-                         })}});
-        fake::set_capturing(model.stream(0), false);
+        fake::begin_capture(model.stream(0));
+        expect_refused({{"wait",
+                         kState,
+                         {"ddp_wait_param_on"},
+                         calling(ddp_wait_param_on, model.context.get(), 0, model.stream(0))}});
+        fake::end_capture(model.stream(0));
         model.context.wait_on(0, model.stream(0));
         model.context.finalize_on(model.stream(0));
         EXPECT_TRUE(model.holds(0, 2));

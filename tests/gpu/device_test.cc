@@ -238,12 +238,13 @@ TEST(Gpu, PinnedMemoryIsUsedAgain) {
     EXPECT_NE(small.get(), where) << "most of it would lie idle";
 }
 
-TEST(Gpu, ACapturedStreamIsRefusedAndOthersGoOn) {
+TEST(Gpu, ACapturedStreamIsKnownAndOthersGoOn) {
     Gpu gpu;
     cudaStream_t captured = nullptr;
     ASSERT_EQ(cudaStreamCreateWithFlags(&captured, cudaStreamNonBlocking), cudaSuccess);
-    gpu.stream().refuse_capture(captured);
+    EXPECT_EQ(gpu.stream().capture(captured), 0u);
     ASSERT_EQ(cudaStreamBeginCapture(captured, cudaStreamCaptureModeGlobal), cudaSuccess);
+    EXPECT_NE(gpu.stream().capture(captured), 0u);
     EXPECT_THROW(gpu.stream().refuse_capture(captured), Error);
     // Calls of another thread of libddp meanwhile must not break the capture.
     std::async(std::launch::async, [&] {

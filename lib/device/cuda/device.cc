@@ -51,19 +51,40 @@ void stream_destroy(std::int32_t device, void* stream) {
     guarded_on(device, &ignored, [&] { cudaStreamDestroy(stream_of(stream)); });
 }
 
-ddp_status stream_capturing(std::int32_t device, void* stream, std::int32_t* capturing,
-                            ddp_device_failure* failure) {
+ddp_status stream_capture(std::int32_t device, void* stream, std::uint64_t* capture,
+                          ddp_device_failure* failure) {
     return guarded_on(device, failure, [&] {
         cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-        const cudaError_t code = cudaStreamIsCapturing(stream_of(stream), &status);
+        unsigned long long id = 0;
+        const cudaError_t code = cudaStreamGetCaptureInfo(stream_of(stream), &status, &id);
         // A question to the legacy stream while another stream captures takes part in the capture.
         if (code == cudaErrorStreamCaptureImplicit) {
             cudaGetLastError();
-            *capturing = 1;
+            *capture = DDP_NO_PART_OF_CAPTURES;
             return;
         }
-        check(code, "cudaStreamIsCapturing");
-        *capturing = status == cudaStreamCaptureStatusNone ? 0 : 1;
+        check(code, "cudaStreamGetCaptureInfo");
+        if (status == cudaStreamCaptureStatusInvalidated)
+            fail(
+                DDP_ERROR_INVALID_STATE,
+                "the capture of a stream into a graph has failed: an operation that cannot be part "
+                "of a graph came while it was under way");
+        *capture = status == cudaStreamCaptureStatusNone ? 0 : id;
+    });
+}
+
+ddp_status capture_keep(std::int32_t device, void* stream, void* kept, void (*release)(void*),
+                        ddp_device_failure* failure) {
+    return guarded_on(device, failure, [&] {
+        cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+        cudaGraph_t graph = nullptr;
+        check(cudaStreamGetCaptureInfo(stream_of(stream), &status, nullptr, &graph),
+              "cudaStreamGetCaptureInfo");
+        cudaUserObject_t object = nullptr;
+        check(cudaUserObjectCreate(&object, kept, release, 1, cudaUserObjectNoDestructorSync),
+              "cudaUserObjectCreate");
+        check(cudaGraphRetainUserObject(graph, object, 1, cudaGraphUserObjectMove),
+              "cudaGraphRetainUserObject");
     });
 }
 
@@ -133,7 +154,8 @@ const ddp_device_module kModule = {
     deallocate_host,
     stream_create,
     stream_destroy,
-    stream_capturing,
+    stream_capture,
+    capture_keep,
     event_create,
     event_destroy,
     event_record,

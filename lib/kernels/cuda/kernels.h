@@ -33,6 +33,7 @@ void thin(ddp_thin_op op, const ddp_thin* items, std::size_t count, ddp_dtype dt
           const ddp_thin_rules& rules, cudaStream_t stream);
 void leave_out(const ddp_doubt* items, std::size_t count, ddp_dtype dtype,
                const std::uint32_t* only_if, cudaStream_t stream);
+void spoil(void* memory, std::size_t bytes, const std::uint32_t* spoiled, cudaStream_t stream);
 void encode(const ddp_codec_batch& batch, cudaStream_t stream);
 void decode(const ddp_codec_batch& batch, double scale, cudaStream_t stream);
 

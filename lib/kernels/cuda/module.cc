@@ -58,6 +58,11 @@ ddp_status leave_out_on(std::int32_t device, void* stream, const ddp_doubt* item
                       [&] { leave_out(items, count, dtype, only_if, stream_of(stream)); });
 }
 
+ddp_status spoil_on(std::int32_t device, void* stream, void* memory, std::size_t bytes,
+                    const std::uint32_t* spoiled, ddp_device_failure* failure) {
+    return guarded_on(device, failure, [&] { spoil(memory, bytes, spoiled, stream_of(stream)); });
+}
+
 std::size_t encode_scratch(const ddp_codec_batch* batch) {
     return codec_scratch(*batch);
 }
@@ -83,6 +88,7 @@ constexpr ddp_device_kernels kKernels = {
     low_rank_on,
     thin_on,
     leave_out_on,
+    spoil_on,
 };
 
 }  // namespace

@@ -11,6 +11,17 @@ __global__ void __launch_bounds__(kThreads) transfer_kernel(const __grid_constan
     transfer_thread<From, To, kScale>(table, blockIdx.x, threadIdx.x);
 }
 
+constexpr unsigned kSpoilBlocks = 64;
+
+// The host writes *spoiled at any time.
+__global__ void __launch_bounds__(kThreads)
+    spoil_kernel(unsigned char* memory, std::size_t bytes, const volatile std::uint32_t* spoiled) {
+    if (*spoiled == 0) return;
+    for (std::size_t i = std::size_t{blockIdx.x} * kThreads + threadIdx.x; i < bytes;
+         i += std::size_t{gridDim.x} * kThreads)
+        memory[i] = 0xff;
+}
+
 constexpr ddp_dtype kFloating[] = {DDP_F16, DDP_BF16, DDP_F32, DDP_F64};
 
 }  // namespace
@@ -27,6 +38,14 @@ void preload_transfer() {
                             transfer_kernel<decltype(from), decltype(to), decltype(scales)::value>),
                         "loading the transfer kernel");
                 });
+    cudaFuncAttributes ignored;
+    check(cudaFuncGetAttributes(&ignored, spoil_kernel), "loading the kernel that spoils");
+}
+
+void spoil(void* memory, std::size_t bytes, const std::uint32_t* spoiled, cudaStream_t stream) {
+    spoil_kernel<<<kSpoilBlocks, kThreads, 0, stream>>>(static_cast<unsigned char*>(memory), bytes,
+                                                        spoiled);
+    check(cudaGetLastError(), "launching the kernel that spoils");
 }
 
 void transfer(const ddp_segment* segments, std::size_t count, ddp_dtype src_dtype,

@@ -116,6 +116,13 @@ std::shared_ptr<Point> point_of(cudaEvent_t event) {
     return event_of(event).last();
 }
 
+using Graph = std::shared_ptr<fake::Capture>;
+
+struct UserObject {
+    void* pointer;
+    cudaHostFn_t destroy;
+};
+
 // Operations follow each other at once: kernels as loops take long enough.
 const bool no_delay = (fake::set_longest_delay(0), true);
 
@@ -218,6 +225,10 @@ cudaError_t cudaMallocFromPoolAsync(void** pointer, size_t bytes, cudaMemPool_t,
     return allocate(pointer, bytes, false);
 }
 cudaError_t cudaFreeAsync(void* pointer, cudaStream_t stream) {
+    if (const auto capture = stream_of(stream).capture()) {  // each launch of the graph uses it
+        capture->at_end([pointer] { release(pointer); });
+        return cudaSuccess;
+    }
     stream_of(stream).enqueue([pointer] { release(pointer); });
     return cudaSuccess;
 }
@@ -281,24 +292,63 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
     return cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+    if (stream_of(stream).capture()) return cudaErrorStreamCaptureUnsupported;
     stream_of(stream).synchronize();
     return cudaSuccess;
 }
 cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
-    *status =
-        stream_of(stream).capturing ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+    return cudaStreamGetCaptureInfo(stream, status);
+}
+cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, cudaStreamCaptureStatus* status,
+                                     unsigned long long* id, cudaGraph_t* graph,
+                                     const cudaGraphNode_t**, const cudaGraphEdgeData**, size_t*) {
+    const auto capture = stream_of(stream).capture();
+    *status = capture ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+    if (id && capture) *id = capture->id();
+    if (graph && capture) *graph = reinterpret_cast<cudaGraph_t>(capture.get());
     return cudaSuccess;
 }
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
-    stream_of(stream).capturing = true;
+    stream_of(stream).begin_capture();
     return cudaSuccess;
 }
+// A graph of the program's is a pointer to what it shares.
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
-    stream_of(stream).capturing = false;
-    *graph = nullptr;
+    auto captured = stream_of(stream).end_capture();
+    *graph = captured ? reinterpret_cast<cudaGraph_t>(new Graph(std::move(captured))) : nullptr;
+    return *graph ? cudaSuccess : cudaErrorStreamCaptureUnjoined;
+}
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+    delete reinterpret_cast<Graph*>(graph);
     return cudaSuccess;
 }
-cudaError_t cudaGraphDestroy(cudaGraph_t) {
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph,
+                                 unsigned long long) {
+    *executable = reinterpret_cast<cudaGraphExec_t>(new Graph(*reinterpret_cast<Graph*>(graph)));
+    return cudaSuccess;
+}
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) {
+    delete reinterpret_cast<Graph*>(executable);
+    return cudaSuccess;
+}
+cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {
+    stream_of(stream).launch(*reinterpret_cast<Graph*>(executable));
+    return cudaSuccess;
+}
+cudaError_t cudaUserObjectCreate(cudaUserObject_t* object, void* pointer, cudaHostFn_t destroy,
+                                 unsigned, unsigned) {
+    *object = reinterpret_cast<cudaUserObject_t>(new UserObject{pointer, destroy});
+    return cudaSuccess;
+}
+// The graph of a stream that is being captured, which nobody else has yet.
+cudaError_t cudaGraphRetainUserObject(cudaGraph_t graph, cudaUserObject_t object, unsigned,
+                                      unsigned flags) {
+    if (flags != cudaGraphUserObjectMove) return cudaErrorNotSupported;
+    auto* const kept = reinterpret_cast<UserObject*>(object);
+    reinterpret_cast<fake::Capture*>(graph)->at_end([kept] {
+        kept->destroy(kept->pointer);
+        delete kept;
+    });
     return cudaSuccess;
 }
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* data) {
@@ -322,14 +372,16 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
     return cudaSuccess;
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
-    stream_of(stream).wait_for(event_of(event));
-    return cudaSuccess;
+    return stream_of(stream).wait_for(event_of(event)) ? cudaSuccess
+                                                       : cudaErrorStreamCaptureIsolation;
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
+    if (event_of(event).captured()) return cudaErrorCapturedEvent;
     const auto point = point_of(event);
     return !point || point->done() ? cudaSuccess : cudaErrorNotReady;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+    if (event_of(event).captured()) return cudaErrorCapturedEvent;
     if (const auto point = point_of(event)) point->wait();
     return cudaSuccess;
 }

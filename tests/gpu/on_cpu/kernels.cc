@@ -95,6 +95,12 @@ void leave_out(const ddp_doubt* items, std::size_t count, ddp_dtype dtype,
     });
 }
 
+void spoil(void* memory, std::size_t bytes, const std::uint32_t* spoiled, cudaStream_t stream) {
+    on_cpu::stream_of(stream).enqueue([=] {
+        if (__atomic_load_n(spoiled, __ATOMIC_ACQUIRE) != 0) std::memset(memory, 0xff, bytes);
+    });
+}
+
 namespace {
 
 struct OnStream {

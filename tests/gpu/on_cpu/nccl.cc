@@ -60,6 +60,7 @@ struct Clique {
     // Returns when all ranks are in the same operation and it is done; false if one gave up.
     bool run(std::size_t rank, const Calls* mine, const std::atomic<bool>& aborted) {
         std::unique_lock lock(mutex);
+        if (aborted) return false;
         calls[rank] = mine;
         const std::uint64_t turn = turns;
         if (++arrived == world) {
@@ -70,7 +71,10 @@ struct Clique {
             return true;
         }
         while (turns == turn) {
-            if (aborted) return false;
+            if (aborted) {
+                --arrived;
+                return false;
+            }
             changed.wait_for(lock, std::chrono::milliseconds(1));
         }
         return true;

@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 
 namespace fake {
 
@@ -50,7 +51,13 @@ void free_stream(void* stream);
 // Runs on the stream; what it does to device memory it does through alias().
 void launch(int device, void* stream, std::function<void()> body);
 void wait(int device, void* stream);
-void set_capturing(void* stream, bool capturing);
+
+// From begin_capture() on, work that is enqueued on a stream of the caller's becomes part of a graph,
+// as with CUDA. end_capture: null if a stream that was captured with this one did not come back to it.
+class Capture;
+void begin_capture(void* stream);
+std::shared_ptr<Capture> end_capture(void* stream);
+void launch(const std::shared_ptr<Capture>& graph, void* stream);
 
 // Where the device sees this memory.
 void* alias(const void* memory);

@@ -61,7 +61,12 @@ ddp_status allocate(int32_t device, void* stream, size_t bytes, void** memory,
 }
 
 void deallocate(int32_t device, void* stream, void* memory) {
-    Stream::of(device, stream)->enqueue([memory] { Memory::instance().free(memory); });
+    const auto free = [memory] { Memory::instance().free(memory); };
+    const auto of_device = Stream::of(device, stream);
+    if (const auto capture = of_device->capture())
+        capture->at_end(free);  // each launch of the graph uses it
+    else
+        of_device->enqueue(free);
 }
 
 ddp_status allocate_host(size_t bytes, void** memory, ddp_device_failure* failure) {
@@ -82,8 +87,15 @@ void stream_destroy(int32_t, void* stream) {
     Stream::free(stream);
 }
 
-ddp_status stream_capturing(int32_t device, void* stream, int32_t* capturing, ddp_device_failure*) {
-    *capturing = Stream::of(device, stream)->capturing ? 1 : 0;
+ddp_status stream_capture(int32_t device, void* stream, uint64_t* capture, ddp_device_failure*) {
+    const auto captured = Stream::of(device, stream)->capture();
+    *capture = captured ? captured->id() : 0;
+    return DDP_OK;
+}
+
+ddp_status capture_keep(int32_t device, void* stream, void* kept, void (*release)(void*),
+                        ddp_device_failure*) {
+    Stream::of(device, stream)->capture()->at_end([=] { release(kept); });
     return DDP_OK;
 }
 
@@ -104,11 +116,13 @@ ddp_status event_record(int32_t device, void* event, void* stream, ddp_device_fa
 }
 
 ddp_status stream_wait(int32_t device, void* stream, void* event, ddp_device_failure*) {
-    Stream::of(device, stream)->wait_for(*static_cast<Event*>(event));
+    if (!Stream::of(device, stream)->wait_for(*static_cast<Event*>(event)))
+        die("a stream that is captured waits for what is not, or for another capture");
     return DDP_OK;
 }
 
 std::shared_ptr<Point> point_of(void* event) {
+    if (static_cast<Event*>(event)->captured()) die("the host asks for an event of a capture");
     return static_cast<Event*>(event)->last();
 }
 
@@ -123,6 +137,15 @@ ddp_status event_wait(int32_t, void* event, int64_t timeout_ns, int32_t* done,
                       ddp_device_failure*) {
     const auto point = point_of(event);
     *done = !point || point->wait(std::chrono::nanoseconds(timeout_ns)) ? 1 : 0;
+    return DDP_OK;
+}
+
+ddp_status spoil(int32_t device, void* stream, void* memory, size_t bytes, const uint32_t* spoiled,
+                 ddp_device_failure*) {
+    Stream::of(device, stream)->enqueue([=] {
+        if (__atomic_load_n(spoiled, __ATOMIC_ACQUIRE) != 0)
+            std::memset(Memory::instance().alias(device, memory, bytes), 0xff, bytes);
+    });
     return DDP_OK;
 }
 
@@ -284,8 +307,14 @@ void launch(int device, void* stream, std::function<void()> body) {
 void wait(int device, void* stream) {
     Stream::of(device, stream)->synchronize();
 }
-void set_capturing(void* stream, bool capturing) {
-    static_cast<Stream*>(stream)->capturing = capturing;
+void begin_capture(void* stream) {
+    static_cast<Stream*>(stream)->begin_capture();
+}
+std::shared_ptr<Capture> end_capture(void* stream) {
+    return static_cast<Stream*>(stream)->end_capture();
+}
+void launch(const std::shared_ptr<Capture>& graph, void* stream) {
+    static_cast<Stream*>(stream)->launch(graph);
 }
 void* alias(const void* memory) {
     return Memory::instance().alias(memory);
@@ -316,7 +345,8 @@ extern "C" __attribute__((visibility("default"))) const ddp_device_module* ddp_d
                                              deallocate_host,
                                              stream_create,
                                              stream_destroy,
-                                             stream_capturing,
+                                             stream_capture,
+                                             capture_keep,
                                              event_create,
                                              event_destroy,
                                              event_record,
@@ -338,6 +368,7 @@ extern "C" __attribute__((visibility("default"))) const ddp_device_kernels* ddp_
                                                decode,
                                                fake::low_rank,
                                                fake::thin,
-                                               fake::leave_out};
+                                               fake::leave_out,
+                                               spoil};
     return &kernels;
 }

@@ -6,6 +6,7 @@
 #include <map>
 #include <random>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace fake {
@@ -24,6 +25,12 @@ struct Registry {
 
 Registry& registry() {
     static Registry& instance = *new Registry;
+    return instance;
+}
+
+// Guards all captures and what streams have of them.
+std::mutex& captures() {
+    static std::mutex& instance = *new std::mutex;
     return instance;
 }
 
@@ -67,6 +74,11 @@ std::shared_ptr<Point> Event::last() {
     return point;
 }
 
+bool Event::captured() {
+    const std::lock_guard lock(mutex);
+    return is_captured;
+}
+
 Stream::Stream(int device) : device_(device) {}
 
 void* Stream::make(int device) {
@@ -86,6 +98,10 @@ void Stream::free(void* handle) {
     if (found == r.streams.end()) die("a stream is destroyed that does not exist");
     const auto stream = std::move(found->second);
     r.streams.erase(found);
+    {
+        const std::lock_guard capture_lock(captures());
+        if (stream->capture_) stream->capture_->streams_[stream->lane_] = nullptr;
+    }
     r.closed.push_back(stream);
     const std::lock_guard stream_lock(stream->mutex_);
     stream->closed_ = true;
@@ -115,8 +131,14 @@ std::shared_ptr<Stream> Stream::of(void* handle) {
 }
 
 void Stream::enqueue(std::function<void()> operation) {
+    {
+        const std::lock_guard lock(captures());
+        if (capture_) {
+            capture_->lanes_[lane_].push_back({std::move(operation)});
+            return;
+        }
+    }
     const std::lock_guard lock(mutex_);
-    if (capturing) die("something is enqueued on a stream that is being captured");
     queue_.push_back(std::move(operation));
     ++enqueued_;
     changed_.notify_all();
@@ -125,14 +147,143 @@ void Stream::enqueue(std::function<void()> operation) {
 void Stream::record(Event& event) {
     auto point = std::make_shared<Point>();
     {
-        const std::lock_guard lock(event.mutex);
-        event.point = point;
+        const std::lock_guard lock(captures());
+        const std::lock_guard event_lock(event.mutex);
+        event.is_captured = static_cast<bool>(capture_);
+        event.point = capture_ ? nullptr : point;
+        if (capture_) {
+            event.place = {capture_, lane_, capture_->lanes_[lane_].size()};
+            return;
+        }
     }
     enqueue([point] { point->set(); });
 }
 
-void Stream::wait_for(Event& event) {
-    if (const auto point = event.last()) enqueue([point] { point->wait(); });
+bool Stream::wait_for(Event& event) {
+    std::shared_ptr<Point> point;
+    {
+        const std::lock_guard lock(captures());
+        const std::lock_guard event_lock(event.mutex);
+        point = event.point;
+        if (event.is_captured) {
+            const auto of_event = event.place.capture.lock();
+            const bool goes_on = of_event && !of_event->streams_.empty();
+            if (!goes_on || (capture_ && capture_ != of_event)) {
+                if (goes_on) of_event->lost_ = true;
+                if (capture_) capture_->lost_ = true;
+                return false;
+            }
+            if (!capture_) {
+                capture_ = of_event;
+                lane_ = of_event->join(*this);
+            }
+            capture_->lanes_[lane_].push_back({nullptr, event.place.lane, event.place.position});
+            return true;
+        }
+        if (!point) return true;
+        if (capture_) {
+            capture_->lost_ = true;
+            return false;
+        }
+    }
+    enqueue([point] { point->wait(); });
+    return true;
+}
+
+void Stream::begin_capture() {
+    static std::uint64_t last_id = 0;
+    const std::lock_guard lock(captures());
+    if (capture_) die("a capture begins on a stream that is being captured");
+    capture_ = std::make_shared<Capture>(++last_id);
+    lane_ = capture_->join(*this);
+}
+
+std::shared_ptr<Capture> Stream::end_capture() {
+    std::shared_ptr<Capture> ended;  // destroyed without the lock
+    const std::lock_guard lock(captures());
+    ended = capture_;
+    if (!ended || lane_ != 0) die("a capture ends on a stream on which it did not begin");
+    const bool whole = ended->all_joined() && !ended->lost_;
+    for (Stream* stream : std::exchange(ended->streams_, {}))
+        if (stream) stream->capture_ = nullptr;
+    return whole ? ended : nullptr;
+}
+
+std::shared_ptr<Capture> Stream::capture() {
+    const std::lock_guard lock(captures());
+    return capture_;
+}
+
+void Stream::launch(std::shared_ptr<Capture> graph) {
+    const auto begin = std::make_shared<Point>(), end = std::make_shared<Point>();
+    enqueue([begin] { begin->set(); });
+    graph->replay(begin, end);
+    enqueue([end] { end->wait(); });
+}
+
+Capture::~Capture() {
+    for (const auto& last : at_end_) last();
+}
+
+void Capture::at_end(std::function<void()> last) {
+    const std::lock_guard lock(captures());
+    at_end_.push_back(std::move(last));
+}
+
+std::size_t Capture::join(Stream& stream) {
+    lanes_.emplace_back();
+    streams_.push_back(&stream);
+    return lanes_.size() - 1;
+}
+
+// Whether the end of the first lane comes after all others.
+bool Capture::all_joined() const {
+    std::vector<std::size_t> reached(lanes_.size(), 0), looked(lanes_.size(), 0);
+    reached[0] = lanes_[0].size();
+    for (bool more = true; more;) {
+        more = false;
+        for (std::size_t lane = 0; lane < lanes_.size(); ++lane)
+            for (; looked[lane] < reached[lane]; ++looked[lane]) {
+                const Operation& operation = lanes_[lane][looked[lane]];
+                more = true;
+                if (!operation.run)
+                    reached[operation.lane] = std::max(reached[operation.lane], operation.position);
+            }
+    }
+    for (std::size_t lane = 0; lane < lanes_.size(); ++lane)
+        if (reached[lane] < lanes_[lane].size()) return false;
+    return true;
+}
+
+void Capture::replay(const std::shared_ptr<Point>& begin, const std::shared_ptr<Point>& end) const {
+    const auto self = shared_from_this();
+    // places that somebody waits for
+    std::map<std::pair<std::size_t, std::size_t>, std::shared_ptr<Point>> places;
+    for (const Lane& lane : lanes_)
+        for (const Operation& operation : lane)
+            if (!operation.run)
+                places.try_emplace({operation.lane, operation.position}, std::make_shared<Point>());
+    const auto left = std::make_shared<std::atomic<std::size_t>>(lanes_.size());
+    for (std::size_t lane = 0; lane < lanes_.size(); ++lane) {
+        void* const handle = Stream::make(0);
+        Stream& stream = *Stream::of(handle);
+        stream.enqueue([begin] { begin->wait(); });
+        for (std::size_t position = 0;; ++position) {
+            if (const auto place = places.find({lane, position}); place != places.end())
+                stream.enqueue([point = place->second] { point->set(); });
+            if (position == lanes_[lane].size()) break;
+            const Operation& operation = lanes_[lane][position];
+            if (operation.run)
+                stream.enqueue([self, &operation] { operation.run(); });
+            else
+                stream.enqueue(
+                    [point = places.at({operation.lane, operation.position})] { point->wait(); });
+        }
+        stream.enqueue([left, end, self] {
+            if (--*left == 0) end->set();
+        });
+        Stream::free(handle);
+    }
 }
 
 void Stream::synchronize() {
