@@ -465,6 +465,25 @@ class Modules(unittest.TestCase):
             model(x).sum().backward()
             self.assertEqual(module.weight.grad.cpu().double().unique().tolist(), [self.world + 1])
 
+    @unittest.skipUnless(hasattr(torch.Tensor, "grad_dtype"), "this PyTorch has gradients of their parameters' types only")
+    def test_gradients_of_another_type(self):
+        """f32 gradients of bfloat16 weights. Each element is the same on all ranks but for digits that bfloat16 does not have."""
+        for options in ({}, {"gradient_as_bucket_view": True}, {"find_unused_parameters": True}, {"static_graph": True}):
+            with self.subTest(options):
+                module = nn.Linear(5, 4).to(DEVICE, torch.bfloat16)
+                for tensor in module.parameters():
+                    tensor.grad_dtype = torch.float32
+                model = DistributedDataParallel(module, **options)
+                x = torch.ones(2, 5, dtype=torch.bfloat16, device=DEVICE)
+                for _ in range(3):
+                    model.zero_grad()
+                    with model.no_sync():
+                        (model(x) * 256.0).sum().backward()
+                    (model(x) * float(self.rank + 1)).sum().backward()
+                    self.assertIs(module.weight.grad.dtype, torch.float32)
+                    # in bfloat16, 512 + 2 (rank + 1) would be a multiple of 4
+                    self.assertEqual(module.weight.grad.cpu().double().unique().tolist(), [512 + self.world + 1])
+
     def test_a_scaler_sees_infinity_on_all_ranks(self):
         module = nn.Linear(5, 4).to(DEVICE)
         model = DistributedDataParallel(module)

@@ -15,7 +15,8 @@ from ._errors import InvalidStateError, MismatchError, UnsupportedError
 from ._torch_buffers import Buffers
 from ._torch_devices import Streams, given, on_device_of, on_stream_of, shown
 from ._torch_hooks import GradBucket, step_in_backward, take_optimizers
-from ._torch_module import (Registered, as_bytes, from_order, in_order, order_of, parameters_behind, sparse_of, tensors_in)
+from ._torch_module import (Registered, as_bytes, from_order, grad_dtype_of, in_order, order_of, parameters_behind, sparse_of,
+                            tensors_in)
 from .context import Context
 
 _MIB = 1 << 20
@@ -118,7 +119,7 @@ class Steps:
                                        "averaged on the CPU only. Make the embedding with sparse=False, or leave it on the CPU")
             with on_device_of(tensor):
                 self.context.register(name, given(self._memory(name, tensor, self._orders[index])), sparse=index in self._sparse,
-                                      delayed=name in self.options.delayed)
+                                      delayed=name in self.options.delayed, grad_dtype=grad_dtype_of(tensor))
         self._buffers = []  # (owner, key, name, order, the copy that the context sends in join)
         for name, tensor in module.named_parameters():
             if not tensor.requires_grad and name not in self.options.ignored and not self.options.join:
@@ -510,24 +511,32 @@ class Steps:
         if index in self._sparse:
             self._announce_rows(index, tensor.grad)
             return
-        grad = torch.zeros_like(tensor) if tensor.grad is None else tensor.grad.detach()
+        view = self.view(index)
+        if tensor.grad is None:
+            view.zero_()
+        elif tensor.grad.layout != torch.strided or tensor.grad.data_ptr() != view.data_ptr():
+            self._copy_to(view, index, tensor.grad.detach())
+        self._complete(index)
+
+    def _copy_to(self, view, index, grad):
+        """A gradient in memory of its own goes to its place."""
         if grad.layout != torch.strided:
             raise UnsupportedError(f"{self.names[index]} has got a gradient that is {grad.layout}. Of sparse gradients this "
                                    "DistributedDataParallel takes those of nn.Embedding and nn.EmbeddingBag with sparse=True")
-        view = self.view(index)
-        if grad.data_ptr() != view.data_ptr():
-            view.copy_(grad)
-            if self.options.as_views and tensor.grad is not None:
-                if grad.data_ptr() in self._former:
-                    self._kept.append(grad)
-                tensor.grad = view  # frees the other memory now
-        self._complete(index)
+        if grad.dtype is not view.dtype:
+            raise UnsupportedError(f"{self.names[index]} has got a gradient of {grad.dtype}, and {view.dtype} was registered. Set the "
+                                   "parameter's grad_dtype to the type of its gradients, on all ranks")
+        view.copy_(grad)
+        if self.options.as_views:
+            if grad.data_ptr() in self._former:
+                self._kept.append(grad)
+            self.tensors[index].grad = view  # frees the other memory now
 
     def _announce_rows(self, index, grad):
         """A sparse gradient. None: without rows."""
         tensor = self.tensors[index].detach()
         if grad is None:
-            self.context.grad_ready_sparse(index, torch.empty(0, dtype=torch.int64), tensor.new_empty(0, *tensor.shape[1:]))
+            self.context.grad_ready_sparse(index, torch.empty(0, dtype=torch.int64), tensor.new_empty(0, *tensor.shape[1:], dtype=grad_dtype_of(self.tensors[index])))
             return
         if grad.layout != torch.sparse_coo:
             raise UnsupportedError(f"{self.names[index]} belongs to an embedding with sparse=True, and has got a dense gradient: the model "
@@ -581,7 +590,7 @@ class Steps:
         if self.options.as_views:
             tensor.grad = view
         elif tensor.grad is None:
-            tensor.grad = torch.empty_like(tensor.detach()).copy_(view)  # with its strides
+            tensor.grad = torch.empty_like(tensor.detach(), dtype=view.dtype).copy_(view)  # with its strides
         elif tensor.grad.data_ptr() != view.data_ptr():
             copies.append((tensor.grad, view))
 
