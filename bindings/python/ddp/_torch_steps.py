@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import sys
 import weakref
 import zlib
@@ -44,6 +45,7 @@ class Options:
     bucket_caps: list  # of each bucket, instead of bucket_bytes
     autotune: bool
     send_buffers: bool  # at commit, or in join()
+    weighted: bool  # the mean, by set_weight
     join: dict = dataclasses.field(default_factory=dict)  # empty: outside
 
 
@@ -70,7 +72,7 @@ class Steps:
         self.context = Context(group, bucket_cap=cap, first_bucket_cap=min(_MIB, cap), bucket_caps=options.bucket_caps,
                                initial_broadcast=init_sync, find_unused=find_unused,
                                skip_unused_buckets=find_unused and options.skip_unused, static_graph=options.static_graph,
-                               autotune=options.autotune, **{"broadcast_buffers": False, **options.join})
+                               autotune=options.autotune, reduction="weighted_mean" if options.weighted else "mean", **{"broadcast_buffers": False, **options.join})
         try:
             self._streams = Streams(self.context, [*trained.items(), *((name, tensor) for name, tensor in (
                 *module.named_parameters(), *module.named_buffers()) if name not in options.ignored)])
@@ -100,6 +102,7 @@ class Steps:
         self._of_others = []  # in a static graph: what only other ranks use
         self._left, self._missing = [], set()  # in this step
         self._accumulated = set()  # got gradients in no_sync
+        self._weight, self._strays, self._weighed = None, 0, 0  # of the next step; gradients of no_sync so far, and at set_weight
         self.scale = 1  # of the mean
         self.after_mean = None  # a function that ends each step
         self._stepping = set()  # have an optimizer that steps in the backward pass
@@ -214,6 +217,7 @@ class Steps:
         accumulated = {id(old.tensors[index]): old.names[index] for index in old._accumulated}
         self._accumulated = {self._indices[tensor] for tensor in accumulated if tensor in self._indices}
         self.stepped, self.after_mean, self.scale = old.stepped, old.after_mean, old.scale
+        self._weight, self._strays, self._weighed = old._weight, old._strays, old._weighed
 
     def end(self):
         """Before other Steps of the same module are made, so that there are not two copies of all gradients."""
@@ -397,6 +401,7 @@ class Steps:
         """A gradient of this rank only: wanted in no_sync."""
         if self._mode == LOCAL or self._no_sync():
             self._accumulated.add(index)
+            self._strays += 1
             return
         tensor = id(self.tensors[index])
         if any(tensor in other._indices and (other.in_pass or other._fresh or other._mode == LOCAL or other._no_sync())
@@ -432,6 +437,18 @@ class Steps:
             self._announce(index)
         self._finish()
 
+    def set_weight(self, weight):
+        """Of this rank, in the next step."""
+        if not 0 <= float(weight) < math.inf:
+            raise ValueError(f"set_weight: a finite weight of 0 or more is expected, not {weight!r}")
+        if self.open:
+            raise InvalidStateError("set_weight: the step has begun, and all ranks know its weights. Call it before backward(); in join() "
+                                    "before model(x)")
+        if self._weight is not None and self._strays != self._weighed:
+            raise InvalidStateError("set_weight: it was called for this step before, and no_sync() has added up gradients since. A step has "
+                                    "one weight, that of all its micro-batches together: multiply each loss by its part of that")
+        self._weight, self._weighed = float(weight), self._strays
+
     def _learn(self):
         """The first step of a static graph: how often each parameter gets a gradient, and which of them no rank uses."""
         self._learning = False
@@ -458,6 +475,8 @@ class Steps:
         if self.options.join:
             self._write_copies()
         self._streams.enter()
+        if self.options.weighted:
+            self._tell_weight()
         self.context.step_begin()
         if self.options.join:  # it sends buffers
             self._read_copies()
@@ -465,6 +484,13 @@ class Steps:
         self._left = [0 if index in self._frozen else uses for index, uses in enumerate(self._uses)]
         self._missing = {index for index, left in enumerate(self._left) if left}
         self._came = []
+
+    def _tell_weight(self):
+        if self._weight is None:
+            raise InvalidStateError("this step has no weight, and its DistributedDataParallel was made with weighted_mean=True: call "
+                                    "model.set_weight(...) before backward(), in each step and on all ranks")
+        self.context.set_weight(self._weight)
+        self._weight = None
 
     def _refuse_shared_views(self):
         """A .grad that lies in a bucket is reduced there, while the backward pass of another DistributedDataParallel reads it."""
@@ -599,6 +625,8 @@ class Steps:
     def follow(self):
         """Takes part in a step of other ranks with gradients of zero. No .grad changes."""
         self._streams.enter()
+        if self.options.weighted:
+            self.context.set_weight(0)
         self.context.step_begin()
         if self._learning:
             raise UnsupportedError("join: with a static graph, each rank needs inputs for one step at least")

@@ -40,7 +40,7 @@ class DistributedDataParallel(nn.Module):
     torch.distributed; the default is process_group(), the group of the job. bucket_cap_mb="auto" finds the cap in the first
     steps (docs/steps.md). mixed_precision is not supported. On a GPU, steps are in the order of the current streams, and the host does
     not wait for it (docs/python.md has the exceptions). Arguments that only save time or memory of PyTorch's class (check_reduction,
-    batched_grad_copy, lazy_bucket_allocation) change nothing.
+    batched_grad_copy, lazy_bucket_allocation) change nothing. weighted_mean=True, on all ranks: each step has a weight, of set_weight.
 
     Each forward pass compares the module with what is registered. Tensors that were replaced or converted are registered again, on all
     ranks.
@@ -50,7 +50,8 @@ class DistributedDataParallel(nn.Module):
                  process_group=None, bucket_cap_mb=None, find_unused_parameters=False, check_reduction=False,
                  gradient_as_bucket_view=False, static_graph=False, delay_all_reduce_named_params=None,
                  param_to_hook_all_reduce=None, mixed_precision=None, device_mesh=None, skip_all_reduce_unused_params=False,
-                 bucket_cap_mb_list=None, batched_grad_copy=False, forward_sync_buffers=None, lazy_bucket_allocation=False):
+                 bucket_cap_mb_list=None, batched_grad_copy=False, forward_sync_buffers=None, lazy_bucket_allocation=False, *,
+                 weighted_mean=False):
         super().__init__()
         if mixed_precision is not None:
             raise UnsupportedError(f"mixed_precision: ddp.torch.DistributedDataParallel has nothing for {mixed_precision!r}: use torch.autocast")
@@ -95,7 +96,7 @@ class DistributedDataParallel(nn.Module):
             raise ValueError(f"delay_all_reduce_named_params: the module has no parameter {unknown[0]}")
         if param_to_hook_all_reduce is not None and not self._delayed:
             raise ValueError("param_to_hook_all_reduce: it belongs to delay_all_reduce_named_params, which names no parameter")
-        self._autotune, self._hook, self._optimizer, self._has_joined = autotune, None, None, False
+        self._autotune, self._hook, self._optimizer, self._has_joined, self._weighted = autotune, None, None, False, weighted_mean
         self._start(process_group, init_sync)
 
     def _start(self, group, init_sync):
@@ -113,7 +114,7 @@ class DistributedDataParallel(nn.Module):
             ignored=self.parameters_to_ignore, delayed=self._delayed, find_unused=self.find_unused_parameters,
             skip_unused=self.skip_all_reduce_unused_params, static_graph=self.static_graph, as_views=self.gradient_as_bucket_view,
             bucket_bytes=max(1, self.bucket_bytes_cap), bucket_caps=self.bucket_bytes_cap_list, autotune=self._autotune,
-            send_buffers=self.forward_sync_buffers if join else self._init_sync_buffers, join=join or {})
+            send_buffers=self.forward_sync_buffers if join else self._init_sync_buffers, weighted=self._weighted, join=join or {})
         if old is not None:
             old.end()
         steps = Steps(self.module, self.process_group, options, init_sync, functools.partial(_in_no_sync, weakref.ref(self)))
@@ -199,7 +200,8 @@ class DistributedDataParallel(nn.Module):
         present = forward_begins(self)
         if self.will_sync_module_buffers():
             self._send_buffers(present.root)
-        steps.scale = self.process_group.world_size / present.count if self._divide_by_present and present.count else 1
+        by_present = self._divide_by_present and present.count and not self._weighted
+        steps.scale = self.process_group.world_size / present.count if by_present else 1
         if with_gradients:
             self.require_forward_param_sync = self.require_backward_grad_sync
             if self.require_backward_grad_sync and steps.options.join:
@@ -259,6 +261,18 @@ class DistributedDataParallel(nn.Module):
             yield
         finally:
             self.require_backward_grad_sync = before
+
+    def set_weight(self, weight):
+        """With weighted_mean=True: what this rank's gradients count in the next synced backward pass, such as the tokens of its batch.
+        .grad becomes the sum over ranks of weight * gradient, divided by the sum of the weights. Call it once for each such pass, on all
+        ranks, before backward(); in join() before model(x)."""
+        if not self._weighted:
+            raise InvalidStateError("set_weight: this DistributedDataParallel averages without weights. Make it with weighted_mean=True, on "
+                                    "all ranks")
+        if not self.require_backward_grad_sync:
+            raise InvalidStateError("set_weight: gradients of no_sync() are added up, and have no weight of their own. Call it outside of "
+                                    "no_sync(), with the weight of all micro-batches together, and multiply each loss by its part of that")
+        self._steps.set_weight(weight)
 
     # UNEVEN INPUTS
 
