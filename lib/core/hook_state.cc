@@ -37,7 +37,9 @@ std::string describe(const Param& p) {
     std::string text = str(dtype_name(p.dtype), "[");
     for (std::size_t i = 0; i < p.shape.size(); ++i) text += str(i ? ", " : "", p.shape[i]);
     text += "]";
-    return p.grad_dtype == p.dtype ? text : str(text, " with gradients ", dtype_name(p.grad_dtype));
+    return p.gradient.dtype == p.dtype
+               ? text
+               : str(text, " with gradients ", dtype_name(p.gradient.dtype));
 }
 
 std::string checksum(const std::byte* data, std::size_t size) {

@@ -20,18 +20,23 @@ struct InPlace {
     std::int32_t follows = -1;
 };
 
+// A gradient as it is announced, reduced and given back.
+struct ParamGradient {
+    ddp_dtype dtype = DDP_F32;
+    std::size_t bytes = 0;
+};
+
 struct Param {
     std::string name;
     std::vector<std::int64_t> shape;
-    ddp_dtype dtype = DDP_F32;       // of the value
-    ddp_dtype grad_dtype = DDP_F32;  // of the gradient: announced, reduced, and given back
+    ddp_dtype dtype = DDP_F32;  // of the value
     ddp_device device{DDP_DEVICE_CPU, 0};
     void* data = nullptr;
-    void* grad = nullptr;        // null: the gradient lives in its bucket
-    std::int64_t count = 0;      // elements
-    std::size_t bytes = 0;       // of the value
-    std::size_t grad_bytes = 0;  // of the gradient
-    std::int32_t uses = 1;       // announcements a step
+    void* grad = nullptr;    // null: the gradient lives in its bucket
+    std::int64_t count = 0;  // elements
+    std::size_t bytes = 0;   // of the value
+    ParamGradient gradient;
+    std::int32_t uses = 1;  // announcements a step
     bool ignored = false;
     bool delayed = false;
     bool sparse = false;

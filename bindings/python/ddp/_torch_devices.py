@@ -142,13 +142,21 @@ def _index_of(device, kind):
 
 
 def moved(value, device):
-    """Tensors, and those in tuples, lists and dicts, on this device. It is the value itself where all of them are there."""
-    if isinstance(value, (torch.Tensor, nn.utils.rnn.PackedSequence)):
-        return value.to(device)
+    """Tensors, and those in tuples, lists and dicts, on this device."""
+    return mapped(lambda tensor: tensor.to(device), value)
+
+
+def mapped(function, value):
+    """function(tensor) of a tensor, and of those in tuples, lists and dicts. It is the value itself where it is so for all of them."""
+    if isinstance(value, torch.Tensor):
+        return function(value)
+    if isinstance(value, nn.utils.rnn.PackedSequence):
+        data = function(value.data)
+        return value if data is value.data else value.to(data)
     if not isinstance(value, (tuple, list, dict)):
         return value
     before = list(value.values() if isinstance(value, dict) else value)
-    parts = [moved(part, device) for part in before]
+    parts = [mapped(function, part) for part in before]
     if all(map(operator.is_, parts, before)):
         return value
     if isinstance(value, dict):

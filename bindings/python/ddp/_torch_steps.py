@@ -46,6 +46,7 @@ class Options:
     autotune: bool
     send_buffers: bool  # at commit, or in join()
     weighted: bool  # the mean, by set_weight
+    reduce_dtype: torch.dtype  # of buckets on their way; None: their own
     join: dict = dataclasses.field(default_factory=dict)  # empty: outside
 
 
@@ -81,6 +82,9 @@ class Steps:
         except BaseException:
             self.context.close()
             raise
+        if options.reduce_dtype is not None:
+            self._compress(options.reduce_dtype)
+        self._hook_names = {self.context.hook_name, "user"}
         self._settled = not self._streams
         self._complete = self._streams.ready if self._streams else self.context.grad_ready
         self._views, self._generation = [None] * len(self.tensors), -1
@@ -145,6 +149,18 @@ class Steps:
             self._compare(named,
                           "its elements lie in memory in another order on rank {} than on rank 0. Give it one memory format on all ranks: "
                           ".contiguous(), or .to(memory_format=...)")
+
+    def _compress(self, dtype):
+        """Buckets travel in another type. So their gradients do in a type with fewer digits only."""
+        others = {grad_dtype_of(tensor) for tensor in self.tensors} - {dtype}
+        if not others:
+            return
+        narrows = dtype in (torch.float16, torch.bfloat16) and others <= {torch.float32, torch.float64}
+        if not narrows or self._sparse:
+            what = f"gradients of {' and '.join(sorted(map(str, others)))}" if not narrows else "sparse gradients"
+            raise UnsupportedError(f"mixed_precision: reduce_dtype={dtype}: {what} cannot be reduced in it. It may be their own type, or "
+                                   "float16 or bfloat16 for dense gradients of float32 or float64")
+        self.context.compress_hook(dtype)
 
     def _register_buffer(self, name, memory):
         with on_device_of(memory):
@@ -225,7 +241,7 @@ class Steps:
             return  # the others could not be made, and this is another try
         if self.open:
             self.report_missing("The step before has not ended")
-        if self.context.hook_name not in ("allreduce", "user"):
+        if self.context.hook_name not in self._hook_names:
             raise InvalidStateError(f"the context's hook, {self.context.hook_name}, would end here, where the module is registered again. "
                                     "Make a new DistributedDataParallel, or use register_comm_hook")
         self._leave_buckets()

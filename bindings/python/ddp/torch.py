@@ -20,11 +20,12 @@ import weakref
 import torch
 from torch import distributed, nn
 
-from ._errors import InvalidStateError, UnsupportedError
+from ._errors import InvalidStateError
 from ._torch_devices import chosen_devices, moved
 from ._torch_groups import group_of, process_group
 from ._torch_hooks import GradBucket, allreduce_hook, fp16_compress_hook
 from ._torch_join import NO_JOIN, Joined, forward_begins
+from ._torch_precision import Precision
 from ._torch_steps import Options, Reducer, Steps, abandon, in_backward_pass
 from .group import Group
 
@@ -38,8 +39,8 @@ class DistributedDataParallel(nn.Module):
 
     The arguments are those of torch.nn.parallel.DistributedDataParallel. process_group is a ddp.Group or a group of
     torch.distributed; the default is process_group(), the group of the job. bucket_cap_mb="auto" finds the cap in the first
-    steps (docs/steps.md). mixed_precision is not supported. On a GPU, steps are in the order of the current streams, and the host does
-    not wait for it (docs/python.md has the exceptions). Arguments that only save time or memory of PyTorch's class (check_reduction,
+    steps (docs/steps.md). On a GPU, steps are in the order of the current streams, and the host does not wait for it (docs/python.md has
+    the exceptions). Arguments that only save time or memory of PyTorch's class (check_reduction,
     batched_grad_copy, lazy_bucket_allocation) change nothing. weighted_mean=True, on all ranks: each step has a weight, of set_weight.
 
     Each forward pass compares the module with what is registered. Tensors that were replaced or converted are registered again, on all
@@ -53,8 +54,6 @@ class DistributedDataParallel(nn.Module):
                  bucket_cap_mb_list=None, batched_grad_copy=False, forward_sync_buffers=None, lazy_bucket_allocation=False, *,
                  weighted_mean=False):
         super().__init__()
-        if mixed_precision is not None:
-            raise UnsupportedError(f"mixed_precision: ddp.torch.DistributedDataParallel has nothing for {mixed_precision!r}: use torch.autocast")
         if device_mesh is not None:
             if process_group is not None:
                 raise ValueError("device_mesh: give it or process_group, not both")
@@ -90,6 +89,8 @@ class DistributedDataParallel(nn.Module):
         self.parameters_to_ignore = set(getattr(module, "_ddp_params_and_buffers_to_ignore", ()))
         self.device_ids, self.output_device = chosen_devices(
             {tensor.device for name, tensor in module.named_parameters() if name not in self.parameters_to_ignore}, device_ids, output_device)
+        self.mixed_precision = mixed_precision
+        self._precision = None if mixed_precision is None else Precision(mixed_precision, module, self.parameters_to_ignore)
         self._delayed = {name for name, _ in delay_all_reduce_named_params or ()}
         unknown = sorted(self._delayed.difference(name for name, _ in module.named_parameters()))
         if unknown:
@@ -114,7 +115,8 @@ class DistributedDataParallel(nn.Module):
             ignored=self.parameters_to_ignore, delayed=self._delayed, find_unused=self.find_unused_parameters,
             skip_unused=self.skip_all_reduce_unused_params, static_graph=self.static_graph, as_views=self.gradient_as_bucket_view,
             bucket_bytes=max(1, self.bucket_bytes_cap), bucket_caps=self.bucket_bytes_cap_list, autotune=self._autotune,
-            send_buffers=self.forward_sync_buffers if join else self._init_sync_buffers, weighted=self._weighted, join=join or {})
+            send_buffers=self.forward_sync_buffers if join else self._init_sync_buffers, weighted=self._weighted,
+            reduce_dtype=self._precision and self._precision.reduce_dtype, join=join or {})
         if old is not None:
             old.end()
         steps = Steps(self.module, self.process_group, options, init_sync, functools.partial(_in_no_sync, weakref.ref(self)))
@@ -148,13 +150,14 @@ class DistributedDataParallel(nn.Module):
 
     def __getstate__(self):
         state = self.__dict__.copy()
-        for name in ("process_group", "_steps", "_join_config", "_torch_group", "device_mesh"):
+        for name in ("process_group", "_steps", "_join_config", "_torch_group", "device_mesh", "_precision"):
             state.pop(name, None)
         return state
 
     def __setstate__(self, state):
         super().__setstate__(state)
         self._torch_group = None
+        self._precision = self.mixed_precision and Precision(self.mixed_precision, self.module, self.parameters_to_ignore)
         self._start(None, False)
 
     def _set_static_graph(self):
@@ -186,6 +189,8 @@ class DistributedDataParallel(nn.Module):
         """The module's forward pass."""
         if self.device_ids:
             inputs, kwargs = moved((inputs, kwargs), torch.device(self.device_type, self.device_ids[0]))
+        if self._precision is not None:
+            inputs, kwargs = self._precision.cast((inputs, kwargs))
         again = self._before_forward()
         output = self.module(*inputs, **kwargs)
         if not again:
@@ -312,6 +317,9 @@ class DistributedDataParallel(nn.Module):
         GradBucket; a hook that communicates uses process_group, or torch.distributed where the program has initialised it."""
         if not callable(hook):
             raise TypeError(f"hook: a function is expected, not {type(hook).__name__}")
+        if self._precision is not None:
+            raise InvalidStateError("register_comm_hook: with mixed_precision buckets are reduced in its reduce_dtype, and no other hook is "
+                                    "there")
         if self._hook is not None:
             raise InvalidStateError("register_comm_hook was called before: a module has one hook")
         self._hook, self._hook_name = (state, hook), getattr(hook, "__qualname__", repr(hook))
