@@ -221,6 +221,18 @@ class Streams:
         else:
             self._context.grad_ready_on(index, place[0].stream(place[1]))
 
+    def begin_end(self):
+        """The end of a step without its waits: wait_for and finalize follow."""
+        self._context.finalize_async()
+
+    def wait_for(self, index):
+        """After begin_end: this mean is there, on a GPU in the order of the current stream."""
+        place = self._of[index]
+        if place is None:
+            self._context.wait_param(index)
+        else:
+            self._context.wait_param_on(index, place[0].stream(place[1]))
+
     def finalize(self):
         """The end of a step. On GPUs nothing waits for it but the current streams."""
         if not self._places:

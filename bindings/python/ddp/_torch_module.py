@@ -72,6 +72,11 @@ else:  # before PyTorch 2.10
         return tensor.dtype
 
 
+def has_parts(tensor):
+    """Whether it is made of other tensors, as a DTensor of PyTorch is. Its memory is then none, or not all of it."""
+    return getattr(type(tensor), "__torch_dispatch__", None) is not getattr(torch.Tensor, "__torch_dispatch__", None)
+
+
 def sparse_of(module):
     """The ids of the tensors whose gradients are sparse."""
     return {id(part.weight) for part in module.modules() if isinstance(part, (nn.Embedding, nn.EmbeddingBag)) and part.sparse}

@@ -3,6 +3,7 @@
 # PyTorch may not be there, and its types differ between versions.
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import math
@@ -15,8 +16,8 @@ import torch
 from ._errors import InvalidStateError, MismatchError, UnsupportedError
 from ._torch_buffers import Buffers
 from ._torch_devices import Streams, given, on_device_of, on_stream_of, shown
-from ._torch_hooks import GradBucket, step_in_backward, take_optimizers
-from ._torch_module import (Registered, as_bytes, from_order, grad_dtype_of, in_order, order_of, parameters_behind, sparse_of,
+from ._torch_hooks import GradBucket, has_run_hooks, step_in_backward, take_hooks, take_optimizers
+from ._torch_module import (Registered, as_bytes, from_order, grad_dtype_of, has_parts, in_order, order_of, parameters_behind, sparse_of,
                             tensors_in)
 from .context import Context
 
@@ -110,6 +111,7 @@ class Steps:
         self.scale = 1  # of the mean
         self.after_mean = None  # a function that ends each step
         self._stepping = set()  # have an optimizer that steps in the backward pass
+        self._hooked = set()  # have a hook that wants the mean there
         self._listeners, self._nodes = [], []
         self._listen()
         _alive.add(self)
@@ -170,6 +172,9 @@ class Steps:
         """The memory of a tensor with its dimensions in their own order, or a copy of it where elements leave gaps."""
         if tensor.layout != torch.strided:
             raise UnsupportedError(f"{name} is {tensor.layout}: this DistributedDataParallel takes dense tensors")
+        if has_parts(tensor):
+            raise UnsupportedError(f"{name} is a {type(tensor).__name__}: this DistributedDataParallel takes plain tensors, and has no tensor "
+                                   "parallelism. PyTorch's class has")
         tensor = in_order(tensor.data, order)  # autograd does not count what is written there, nor what libddp writes
         if tensor.is_contiguous():
             return tensor
@@ -195,7 +200,7 @@ class Steps:
 
     def _listen(self):
         """A hook of the node that adds to .grad runs after that, once in each backward pass. A hook of the tensor would run before."""
-        reference = weakref.ref(self)
+        reference = self._reference = weakref.ref(self)
 
         def ready(*_, index):
             steps = reference()
@@ -348,6 +353,7 @@ class Steps:
     def forward_ends(self, output, synced):
         """After a forward pass with gradients."""
         self._mode = SYNCED if synced else LOCAL
+        self._hooked = take_hooks(self.tensors, self._reference)
         if not synced:
             return
         taken = take_optimizers(self.names, self.tensors)
@@ -358,9 +364,8 @@ class Steps:
         if not self._fresh:
             self._waiting, self._blind = set(), False
         self._blind = self._blind or not results
-        reference = weakref.ref(self)
         for tensor in results:
-            tensor.register_hook(functools.partial(_reach, reference, self._next_output))
+            tensor.register_hook(functools.partial(_reach, self._reference, self._next_output))
             self._waiting.add(self._next_output)
             self._next_output += 1
         if self.options.find_unused and not self.options.static_graph:
@@ -389,6 +394,10 @@ class Steps:
 
     def _ready(self, index):
         """.grad of a parameter is complete."""
+        if has_run_hooks(self.tensors[index]):
+            raise InvalidStateError(
+                f"{self.names[index]} has a hook of register_post_accumulate_grad_hook that was not there in the forward pass, so it got this "
+                "rank's own gradient instead of the mean. Register it before model(x)")
         if not self.in_pass and not (self._mode == SYNCED and self._fresh):
             self._stray(index)
             return
@@ -602,23 +611,39 @@ class Steps:
         self.open = self._fresh = False
         self._waiting = set()
         self._accumulated.clear()
+        may_be_unused = self.options.find_unused or self.options.static_graph
+        waiting = self._stepping | self._hooked
+        done = self._step_in_turn(waiting - self._sparse - self._frozen) if waiting and not may_be_unused else ()
         self._streams.finalize()
         self._kept.clear()
-        may_be_unused = self.options.find_unused or self.options.static_graph
         copies, stepping = [], []
         for index, tensor in enumerate(self.tensors):
-            if index in self._frozen or (may_be_unused and not self.context.param_used(index)):
+            if index in done or index in self._frozen or (may_be_unused and not self.context.param_used(index)):
                 continue  # by no rank
             self._take_mean(index, tensor, copies)
-            if index in self._stepping:
+            if index in waiting:
                 stepping.append(tensor)
-        if copies:
-            with torch.no_grad():
-                _copy_all(*zip(*copies))
+        _copy_all(copies)
         for tensor in stepping:
             step_in_backward(tensor)
         if self.after_mean is not None:
             self.after_mean()
+
+    def _step_in_turn(self, waiting):
+        """Optimizers and hooks of a parameter go on when its mean is there, while later buckets travel."""
+        self._streams.begin_end()
+        try:
+            for index in sorted(waiting, key=self.context.param_bucket):
+                self._streams.wait_for(index)
+                copies = []
+                self._take_mean(index, self.tensors[index], copies)
+                _copy_all(copies)
+                step_in_backward(self.tensors[index])
+        except BaseException:
+            with contextlib.suppress(Exception):
+                self._streams.finalize()  # the other ranks have gone on
+            raise
+        return waiting
 
     def _take_mean(self, index, tensor, copies):
         """.grad becomes the mean, now or by one of the copies (to, from)."""
@@ -684,12 +709,16 @@ class Steps:
                 memory.copy_(copied if copied.dtype == memory.dtype else copied.view(memory.dtype).view(memory.shape))
 
 
-def _copy_all(targets, sources):
-    if hasattr(torch, "_foreach_copy_"):  # on a GPU a few launches instead of one for each; PyTorch 1.13 does not have it
-        torch._foreach_copy_(targets, sources)
-    else:
-        for target, source in zip(targets, sources):
-            target.copy_(source)
+def _copy_all(copies):
+    """(to, from) of each."""
+    if not copies:
+        return
+    with torch.no_grad():
+        if hasattr(torch, "_foreach_copy_"):  # on a GPU a few launches instead of one for each; PyTorch 1.13 does not have it
+            torch._foreach_copy_(*zip(*copies))
+        else:
+            for target, source in copies:
+                target.copy_(source)
 
 
 def _reach(reference, output, _):

@@ -62,6 +62,8 @@ class DistributedDataParallel(nn.Module):
                                 f"{type(device_mesh).__name__}")
             if device_mesh.ndim != 1:
                 raise ValueError(f"device_mesh: it has {device_mesh.ndim} dimensions, and 1 is expected. Give one of its parts")
+            if device_mesh.get_coordinate() is None:
+                raise ValueError(f"device_mesh: rank {distributed.get_rank()} is not in it. The ranks of a mesh make a DistributedDataParallel of it")
             self.device_mesh, process_group = device_mesh, device_mesh.get_group(0)
         self._torch_group = None
         if distributed.is_available() and isinstance(process_group, distributed.ProcessGroup):
