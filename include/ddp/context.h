@@ -106,7 +106,7 @@ typedef struct ddp_param_desc {
     const char* name;     /* 1 to 1,024 bytes, unique in the context, the same on every rank */
     const int64_t* shape; /* ndim extents >= 0, row-major; copied; NULL when ndim is 0 */
     int32_t ndim;         /* 0 (a scalar) to 16 */
-    ddp_dtype dtype;
+    ddp_dtype dtype;      /* of the value */
     ddp_device device;
     /* The value: contiguous, aligned to its element (at most 8 bytes), outlives the context. NULL:
      * never sent. */
@@ -114,6 +114,10 @@ typedef struct ddp_param_desc {
     void* grad;     /* the gradient (copy): as `data`, shared with no other gradient. NULL: view */
     uint32_t flags; /* 0 for a buffer */
     uint32_t uses;  /* announcements a step: one for each layer that shares it. 0 means 1 */
+    /* Of the gradient: of `grad`, views, rows, factors, buckets, sums and results. 0: dtype. It may
+     * differ from a floating-point dtype: F32 gradients of BF16 values, summed in F32. */
+    ddp_dtype grad_dtype;
+    uint32_t reserved0;
 } ddp_param_desc;
 
 /* SET-UP.
@@ -193,8 +197,8 @@ enum {
 };
 
 /* Copies a gradient to its place (desc.grad or view) and announces it. gradient: contiguous CPU
- * memory of the parameter's shape and dtype, not used after the call. NULL: only for a parameter
- * without elements. Without DDP_PUT_ADD, gradient may be the place itself. An error copies nothing.
+ * memory of the parameter's shape, in the gradient's type, not used after the call. NULL: only for
+ * a parameter without elements. Without DDP_PUT_ADD, gradient may be the place itself. An error copies nothing.
  * Errors: as ddp_grad_ready; INVALID_ARGUMENT (device memory, other overlap with the place);
  * UNSUPPORTED (device parameter: copy, then ddp_grad_ready_on of device.h). */
 DDP_API ddp_status ddp_put(ddp_context* context, ddp_param param, const void* gradient,

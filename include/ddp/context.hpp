@@ -48,6 +48,17 @@ public:
                         std::uint32_t uses = 1) {
         return add(ddp_register_param, describe<T>(name, shape, data, grad, device, flags, uses));
     }
+    /* With a gradient of another type: ddp_param_desc.grad_dtype. */
+    template <class T, class G>
+    ddp_param add_param(const std::string& name, const std::vector<std::int64_t>& shape, T* data,
+                        G* grad, ddp_device device = {DDP_DEVICE_CPU, 0}, std::uint32_t flags = 0,
+                        std::uint32_t uses = 1) {
+        ddp_param_desc desc =
+            describe<T>(name, shape, data, static_cast<T*>(nullptr), device, flags, uses);
+        desc.grad = grad;
+        desc.grad_dtype = dtype_of<G>::value;
+        return add(ddp_register_param, desc);
+    }
     template <class T>
     void add_buffer(const std::string& name, const std::vector<std::int64_t>& shape, T* data,
                     ddp_device device) {

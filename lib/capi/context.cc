@@ -193,6 +193,9 @@ Param libddp::read_param(const ddp_param_desc* desc, std::uint32_t flags) {
     if (d.uses > kMostUses || (d.uses > 1 && flags == 0))
         fail_call(DDP_ERROR_INVALID_ARGUMENT, "'", d.name, "': uses is ", d.uses,
                   flags == 0 ? "; a buffer is not announced" : "; that is more than is plausible");
+    if (d.grad_dtype != 0 && flags == 0)
+        fail_call(DDP_ERROR_INVALID_ARGUMENT, "'", d.name, "': grad_dtype is ",
+                  dtype_name(d.grad_dtype), "; a buffer has no gradient");
     if (d.ndim < 0)
         fail_call(DDP_ERROR_INVALID_ARGUMENT, "'", d.name, "': ndim is ", d.ndim,
                   "; it must not be negative");
@@ -204,6 +207,7 @@ Param libddp::read_param(const ddp_param_desc* desc, std::uint32_t flags) {
     param.name = d.name;
     if (d.ndim > 0) param.shape.assign(d.shape, d.shape + d.ndim);
     param.dtype = d.dtype;
+    param.gradient.dtype = d.grad_dtype == 0 ? d.dtype : d.grad_dtype;
     param.device = d.device;
     param.data = d.data;
     const bool in_place = (d.flags & DDP_PARAM_IN_PLACE) != 0;

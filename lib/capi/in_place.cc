@@ -16,11 +16,11 @@ void* part(void* memory, std::size_t bytes) {
 }
 
 // 0 for what add_param() refuses.
-std::size_t bytes_of_slice(const Param& whole) {
+std::size_t count_of_slice(const Param& whole) {
     std::int64_t count = 1;
     for (std::size_t i = 1; i < whole.shape.size(); ++i)
         if (whole.shape[i] < 0 || __builtin_mul_overflow(count, whole.shape[i], &count)) return 0;
-    return static_cast<std::size_t>(count) * dtype_size(whole.dtype);
+    return static_cast<std::size_t>(count);
 }
 
 std::vector<Param> slices_of(const Param& whole) {
@@ -28,15 +28,16 @@ std::vector<Param> slices_of(const Param& whole) {
         fail_call(DDP_ERROR_INVALID_ARGUMENT, "'", whole.name, "': ",
                   whole.shape.empty() ? str("ndim is 0") : str("shape[0] is ", whole.shape[0]),
                   "; it is the number of slices, from 1 to ", kMostSlices);
-    const std::size_t bytes = bytes_of_slice(whole);
+    const std::size_t bytes = count_of_slice(whole) * dtype_size(whole.dtype);
+    const std::size_t grad_bytes = count_of_slice(whole) * dtype_size(whole.gradient.dtype);
     std::vector<Param> slices;
     for (std::size_t i = 0; i < static_cast<std::size_t>(whole.shape[0]); ++i) {
         Param& slice = slices.emplace_back(whole);
         slice.name = str(whole.name, "[", i, "]");
         slice.shape.erase(slice.shape.begin());
         slice.data = part(whole.data, i * bytes);
-        slice.grad = part(whole.grad, i * bytes);
-        slice.in_place.memory = part(whole.in_place.memory, i * bytes);
+        slice.grad = part(whole.grad, i * grad_bytes);
+        slice.in_place.memory = part(whole.in_place.memory, i * grad_bytes);
     }
     return slices;
 }

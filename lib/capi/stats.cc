@@ -21,10 +21,10 @@ void add_params(ddp_stats& s, const ParamTable& table, const Totals& totals) {
     for (std::int32_t id = 0; id < table.size(); ++id) {
         const Param& p = table[id];
         if (p.ignored) continue;
-        if (!p.sparse) s.param_bytes += p.bytes;
+        if (!p.sparse) s.param_bytes += p.gradient.bytes;
         if (totals.synced_steps == 0 || totals.used[static_cast<std::size_t>(id)] != 0) continue;
         ++s.unused_params;
-        if (!p.sparse) s.unused_bytes += p.bytes;
+        if (!p.sparse) s.unused_bytes += p.gradient.bytes;
     }
 }
 

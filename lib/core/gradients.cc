@@ -173,7 +173,7 @@ void DeviceGradients::pack(const ddp_bucket& described, const Hook::Target& targ
             segments.push_back({dst, nullptr, count});
         } else if (!is_view(tensor)) {
             segments.push_back({dst, table_[tensor.param].grad, count});
-            copied += table_[tensor.param].bytes;
+            copied += table_[tensor.param].gradient.bytes;
         } else if (elsewhere || scale != 1) {
             segments.push_back({dst, tensor.gradient, count});
         }
@@ -192,7 +192,7 @@ void DeviceGradients::keep_views(const ddp_bucket& described) {
             !is_view(tensor))
             continue;
         auto& kept = kept_[tensor.param];
-        kept = stream->allocate(table_[tensor.param].bytes);
+        kept = stream->allocate(table_[tensor.param].gradient.bytes);
         segments.push_back({kept.get(), tensor.gradient, static_cast<std::size_t>(tensor.count)});
     }
     on_device::transfer(*stream, segments, described.dtype, described.dtype, 1);

@@ -36,7 +36,10 @@ std::string entry_name(const HookState::Array& array, const ParamTable& table) {
 std::string describe(const Param& p) {
     std::string text = str(dtype_name(p.dtype), "[");
     for (std::size_t i = 0; i < p.shape.size(); ++i) text += str(i ? ", " : "", p.shape[i]);
-    return text + "]";
+    text += "]";
+    return p.gradient.dtype == p.dtype
+               ? text
+               : str(text, " with gradients ", dtype_name(p.gradient.dtype));
 }
 
 std::string checksum(const std::byte* data, std::size_t size) {

@@ -50,14 +50,14 @@ void Layout::place_checked_views() {
     };
     std::size_t total = kAlignment;  // a parameter without elements has a place, too
     for (const Param& param : model_.table.params())
-        if (lives_here(param)) total += align_up(param.bytes);
+        if (lives_here(param)) total += align_up(param.gradient.bytes);
     checked_memory_ = allocate_zeroed(total);
     std::byte* next = checked_memory_.get();
     for (std::int32_t id = 0; id < model_.table.size(); ++id) {
         const Param& param = model_.table[id];
         if (!lives_here(param)) continue;
         at(id).checked = next;
-        next += align_up(param.bytes);
+        next += align_up(param.gradient.bytes);
     }
 }
 
@@ -68,8 +68,8 @@ Gradient Layout::gradient(std::int32_t param) const {
             p.grad ? p.grad : location.checked,
             model_.streams.find(p.device),
             static_cast<std::size_t>(p.count),
-            p.bytes,
-            p.dtype,
+            p.gradient.bytes,
+            p.gradient.dtype,
             location.bucket,
             p.uses,
             p.sparse,
@@ -113,7 +113,7 @@ ddp_bucket Layout::describe(std::size_t index) const {
 void Layout::copy_from(const Layout& other) {
     std::map<StreamPtr, std::vector<ddp_segment>> on_devices;
     for (std::int32_t id = 0; id < model_.table.size(); ++id) {
-        const auto bytes = model_.table[id].bytes;
+        const auto bytes = model_.table[id].gradient.bytes;
         const Location& to = at(id);
         const Location& from = other.at(id);
         if (bytes == 0) continue;

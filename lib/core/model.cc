@@ -72,10 +72,10 @@ void Model::check() const {
             check && !p.ignored && !is_cpu(p.device))
             refuse(str("on ", device_name(p.device), ", and ", check,
                        " looks at memory of the CPU only; train without it, or on the CPU"));
-        if (p.ignored || is_floating(p.dtype)) continue;
+        if (p.ignored || is_floating(p.gradient.dtype)) continue;
         if (options.weighted || options.divide_by_present)
             refuse(str(
-                dtype_name(p.dtype), ", and ",
+                dtype_name(p.gradient.dtype), ", and ",
                 options.weighted ? "DDP_REDUCTION_WEIGHTED_MEAN" : "DDP_CONTEXT_DIVIDE_BY_PRESENT",
                 " needs floating-point gradients"));
     }

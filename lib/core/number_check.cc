@@ -44,14 +44,14 @@ std::optional<BadNumber> NumberCheck::of_gradient(std::int32_t param, const void
                                                   std::size_t element) const {
     const Param& p = table_[param];
     if (element == static_cast<std::size_t>(p.count)) return std::nullopt;
-    return found(param, BadNumber::kGradient, gradient, element, p.dtype);
+    return found(param, BadNumber::kGradient, gradient, element, p.gradient.dtype);
 }
 
 std::optional<BadNumber> NumberCheck::in_rows(std::int32_t param, const SparseRows& rows,
                                               BadNumber::Where where) const {
     const Param& p = table_[param];
-    auto bad =
-        look(param, where, rows.values.data(), rows.values.size() / dtype_size(p.dtype), p.dtype);
+    auto bad = look(param, where, rows.values.data(),
+                    rows.values.size() / dtype_size(p.gradient.dtype), p.gradient.dtype);
     if (bad) {
         const std::int64_t row = p.row_count();
         bad->element =
@@ -62,7 +62,7 @@ std::optional<BadNumber> NumberCheck::in_rows(std::int32_t param, const SparseRo
 
 std::optional<BadNumber> NumberCheck::in_factors(std::int32_t param,
                                                  FactorGradients& factors) const {
-    const ddp_dtype dtype = table_[param].dtype;
+    const ddp_dtype dtype = table_[param].gradient.dtype;
     const auto look_at = [&](const std::vector<std::byte>& part, BadNumber::Where where) {
         return look(param, where, part.data(), part.size() / dtype_size(dtype), dtype);
     };

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 #include <limits>
+#include <tuple>
 
 #include "device/device.h"
 #include "kernels/dtype.h"
@@ -22,8 +23,9 @@ std::string shape_text(const std::vector<std::int64_t>& shape) {
 
 // "'w' has f32[2,3], 6 elements, 24 bytes at 0x1000 to 0x1018".
 std::string range_text(const Param& p, std::uintptr_t at) {
-    return str("'", p.name, "' has ", dtype_name(p.dtype), shape_text(p.shape), ", ", p.count,
-               " elements, ", p.bytes, " bytes at 0x", std::hex, at, " to 0x", at + p.bytes);
+    return str("'", p.name, "' has ", dtype_name(p.gradient.dtype), shape_text(p.shape), ", ",
+               p.count, " elements, ", p.gradient.bytes, " bytes at 0x", std::hex, at, " to 0x",
+               at + p.gradient.bytes);
 }
 
 }  // namespace
@@ -45,7 +47,8 @@ std::int32_t ParamTable::add_param(Param param) {
              " parameters");
     if (param.in_place.asked) check_in_place(param);
     const void* const gradient = param.grad ? param.grad : param.in_place.memory;
-    if (gradient && param.bytes > 0 && !param.ignored) check_overlap(param, gradient, "grad");
+    if (gradient && param.gradient.bytes > 0 && !param.ignored)
+        check_overlap(param, gradient, "grad");
     by_name_[param.name] = size();
     params_.push_back(std::move(param));
     return size() - 1;
@@ -93,10 +96,7 @@ void ParamTable::check(Param& p, const char* kind) const {
     if (p.shape.size() > kMaxDims)
         fail(DDP_ERROR_INVALID_ARGUMENT, kind, " '", p.name, "': ndim is ", p.shape.size(),
              "; at most ", kMaxDims, " are allowed");
-    const std::size_t item = dtype_size(p.dtype);
-    if (item == 0)
-        fail(DDP_ERROR_INVALID_ARGUMENT, kind, " '", p.name, "': dtype ", p.dtype,
-             " is unknown (see types.h)");
+    check_dtypes(p, kind);
     check_device(p, kind);
     p.count = 1;
     for (std::size_t i = 0; i < p.shape.size(); ++i) {
@@ -108,12 +108,28 @@ void ParamTable::check(Param& p, const char* kind) const {
                  " is too large");
         p.count *= p.shape[i];
     }
-    p.bytes = static_cast<std::size_t>(p.count) * item;
-    for (auto [memory, field] : {std::pair{p.data, "data"}, std::pair{p.grad, "grad"},
-                                 std::pair{p.in_place.memory, "grad"}})
-        if (reinterpret_cast<std::uintptr_t>(memory) % (item < 8 ? item : 8) != 0)
+    p.bytes = static_cast<std::size_t>(p.count) * dtype_size(p.dtype);
+    p.gradient.bytes = static_cast<std::size_t>(p.count) * dtype_size(p.gradient.dtype);
+    for (auto [memory, field, dtype] :
+         {std::tuple{p.data, "data", p.dtype}, std::tuple{p.grad, "grad", p.gradient.dtype},
+          std::tuple{p.in_place.memory, "grad", p.gradient.dtype}})
+        if (reinterpret_cast<std::uintptr_t>(memory) % std::min<std::size_t>(8, dtype_size(dtype)))
             fail(DDP_ERROR_INVALID_ARGUMENT, kind, " '", p.name, "': ", field,
-                 " is not aligned to its element (", dtype_name(p.dtype), ")");
+                 " is not aligned to its element (", dtype_name(dtype), ")");
+}
+
+void ParamTable::check_dtypes(const Param& p, const char* kind) const {
+    for (auto [dtype, field] :
+         {std::pair{p.dtype, "dtype"}, std::pair{p.gradient.dtype, "grad_dtype"}})
+        if (dtype_size(dtype) == 0)
+            fail(DDP_ERROR_INVALID_ARGUMENT, kind, " '", p.name, "': ", field, " ", dtype,
+                 " is unknown (see types.h)");
+    const bool alike = is_floating(p.dtype) && is_floating(p.gradient.dtype) &&
+                       is_complex(p.dtype) == is_complex(p.gradient.dtype);
+    if (p.gradient.dtype != p.dtype && !alike)
+        fail(DDP_ERROR_UNSUPPORTED, kind, " '", p.name, "': grad_dtype is ",
+             dtype_name(p.gradient.dtype), " and dtype is ", dtype_name(p.dtype),
+             "; if they differ, both must be real floating-point types, or both complex");
 }
 
 // The wrong processor would read memory that is not where the program says.
@@ -141,9 +157,10 @@ void ParamTable::check_factored(const Param& p) const {
     if (p.shape.empty())
         fail(DDP_ERROR_INVALID_ARGUMENT, "parameter '", p.name,
              "': ndim is 0; DDP_PARAM_FACTORED needs rows and columns");
-    if (p.dtype != DDP_F32 && p.dtype != DDP_F64)
-        fail(DDP_ERROR_UNSUPPORTED, "parameter '", p.name, "': dtype is ", dtype_name(p.dtype),
-             "; DDP_PARAM_FACTORED needs f32 or f64");
+    if (p.gradient.dtype != DDP_F32 && p.gradient.dtype != DDP_F64)
+        fail(DDP_ERROR_UNSUPPORTED, "parameter '", p.name,
+             "': ", p.gradient.dtype == p.dtype ? "dtype" : "grad_dtype", " is ",
+             dtype_name(p.gradient.dtype), "; DDP_PARAM_FACTORED needs f32 or f64");
 }
 
 void ParamTable::check_in_place(Param& p) const {
@@ -151,14 +168,14 @@ void ParamTable::check_in_place(Param& p) const {
         fail(DDP_ERROR_INVALID_ARGUMENT, "parameter '", p.name,
              "': flags: DDP_PARAM_IN_PLACE and DDP_PARAM_", p.sparse ? "SPARSE" : "FACTORED",
              " exclude each other");
-    if (p.bytes > 0 && !p.in_place.memory && !p.grad)
+    if (p.gradient.bytes > 0 && !p.in_place.memory && !p.grad)
         fail(DDP_ERROR_INVALID_ARGUMENT, "parameter '", p.name,
              "': grad is NULL; with DDP_PARAM_IN_PLACE it says where the gradient lies");
-    if (p.bytes == 0) p.in_place.memory = nullptr;
+    if (p.gradient.bytes == 0) p.in_place.memory = nullptr;
 }
 
 void ParamTable::check_overlap(const Param& p, const void* memory, const char* what) {
-    const auto begin = reinterpret_cast<std::uintptr_t>(memory), end = begin + p.bytes;
+    const auto begin = reinterpret_cast<std::uintptr_t>(memory), end = begin + p.gradient.bytes;
     auto next = gradient_memory_.lower_bound(begin);
     auto hit = gradient_memory_.end();
     if (next != hit && next->first < end) hit = next;
@@ -184,7 +201,7 @@ std::vector<std::int32_t> ParamTable::neighbours() const {
         const Param& p = (*this)[next->second.owner];
         const Param& other = (*this)[before.owner];
         if (p.in_place.memory && other.in_place.memory && before.end == next->first &&
-            p.dtype == other.dtype && same_device(p.device, other.device))
+            p.gradient.dtype == other.gradient.dtype && same_device(p.device, other.device))
             result[static_cast<std::size_t>(next->second.owner)] = before.owner;
     }
     return result;
@@ -204,13 +221,15 @@ std::vector<std::string> ParamTable::lines() const {
     auto add = [&result](const char* kind, const std::vector<Param>& entries) {
         for (std::size_t i = 0; i < entries.size(); ++i) {
             const Param& p = entries[i];
-            result.push_back(str(kind, " ", i, " '", p.name, "' ", dtype_name(p.dtype),
-                                 shape_text(p.shape), p.data ? "" : " without data",
-                                 p.ignored ? " ignored" : "", p.delayed ? " delayed" : "",
-                                 p.sparse ? " sparse" : "", p.factored ? " factored" : "",
-                                 p.in_place.asked ? " in place" : "",
-                                 is_cpu(p.device) ? "" : " on a device",
-                                 p.uses > 1 ? str(" announced ", p.uses, " times") : ""));
+            result.push_back(str(
+                kind, " ", i, " '", p.name, "' ", dtype_name(p.dtype), shape_text(p.shape),
+                p.data ? "" : " without data",
+                p.gradient.dtype == p.dtype ? ""
+                                            : str(" with gradients ", dtype_name(p.gradient.dtype)),
+                p.ignored ? " ignored" : "", p.delayed ? " delayed" : "", p.sparse ? " sparse" : "",
+                p.factored ? " factored" : "", p.in_place.asked ? " in place" : "",
+                is_cpu(p.device) ? "" : " on a device",
+                p.uses > 1 ? str(" announced ", p.uses, " times") : ""));
         }
     };
     add("parameter", params_);

@@ -20,15 +20,22 @@ struct InPlace {
     std::int32_t follows = -1;
 };
 
+// A gradient as it is announced, reduced and given back.
+struct ParamGradient {
+    ddp_dtype dtype = DDP_F32;
+    std::size_t bytes = 0;
+};
+
 struct Param {
     std::string name;
     std::vector<std::int64_t> shape;
-    ddp_dtype dtype = DDP_F32;
+    ddp_dtype dtype = DDP_F32;  // of the value
     ddp_device device{DDP_DEVICE_CPU, 0};
     void* data = nullptr;
     void* grad = nullptr;    // null: the gradient lives in its bucket
     std::int64_t count = 0;  // elements
-    std::size_t bytes = 0;
+    std::size_t bytes = 0;   // of the value
+    ParamGradient gradient;
     std::int32_t uses = 1;  // announcements a step
     bool ignored = false;
     bool delayed = false;
@@ -72,6 +79,7 @@ public:
 
 private:
     void check(Param& param, const char* kind) const;
+    void check_dtypes(const Param& param, const char* kind) const;
     void check_device(const Param& param, const char* kind) const;
     void check_factored(const Param& param) const;
     void check_in_place(Param& param) const;

@@ -228,11 +228,11 @@ void check_bucket(const std::vector<std::int32_t>& bucket, std::size_t index,
                     p.name,
                     "'; a bucket that is reduced in place holds gradients that follow each other "
                     "in memory, on every rank and in this order"));
-        if (p.dtype != first.dtype || p.device.kind != first.device.kind ||
+        if (p.gradient.dtype != first.gradient.dtype || p.device.kind != first.device.kind ||
             p.device.index != first.device.index)
             refuse(id, str("bucket ", index, " of the plan holds '", first.name, "' (",
-                           dtype_name(first.dtype), ") and '", p.name, "' (", dtype_name(p.dtype),
-                           "); a bucket has one dtype and device"));
+                           dtype_name(first.gradient.dtype), ") and '", p.name, "' (",
+                           dtype_name(p.gradient.dtype), "); a bucket has one dtype and device"));
         if (p.alone() && bucket.size() > 1)
             refuse(id, str("bucket ", index, " of the plan holds the ",
                            p.sparse ? "sparse" : "factored", " parameter '", p.name,

@@ -28,8 +28,8 @@ std::vector<PlanParam> Planner::params() const {
         const BucketClass bucket_class = participation_.frozen(id) ? BucketClass::kFrozen
                                          : p.delayed               ? BucketClass::kDelayed
                                                                    : BucketClass::kNormal;
-        result.push_back({p.bytes, p.dtype, p.device, bucket_class, p.alone(), p.sparse,
-                          p.in_place.memory != nullptr, p.in_place.follows});
+        result.push_back({p.gradient.bytes, p.gradient.dtype, p.device, bucket_class, p.alone(),
+                          p.sparse, p.in_place.memory != nullptr, p.in_place.follows});
     }
     return result;
 }

@@ -180,7 +180,8 @@ void SparseGradients::add(std::int32_t param, const std::int64_t* indices, const
     SparseRows& mine = of(param).mine;
     mine.indices.insert(mine.indices.end(), indices, indices + count);
     const auto* bytes = static_cast<const std::byte*>(values);
-    const std::size_t size = count * static_cast<std::size_t>(p.row_count()) * dtype_size(p.dtype);
+    const std::size_t size =
+        count * static_cast<std::size_t>(p.row_count()) * dtype_size(p.gradient.dtype);
     mine.values.insert(mine.values.end(), bytes, bytes + size);
 }
 
@@ -189,7 +190,7 @@ WorkPtr SparseGradients::launch(Group& group, std::int32_t param, double factor,
     const Param& p = table_[param];
     auto reduction = std::make_shared<Reduction>();
     reduction->group = GroupRef(group);
-    reduction->dtype = p.dtype;
+    reduction->dtype = p.gradient.dtype;
     reduction->rows = p.shape[0];
     reduction->row = static_cast<std::size_t>(p.row_count());
     reduction->scale = mean ? 1.0 / group.world() : 1.0;
@@ -200,8 +201,8 @@ WorkPtr SparseGradients::launch(Group& group, std::int32_t param, double factor,
     if (factor == 0)
         clear_memory(values.data(), values.size());  // not 0 * infinity
     else if (factor != 1)
-        cpu::scale_copy(values.data(), values.data(), values.size() / dtype_size(p.dtype), p.dtype,
-                        factor);
+        cpu::scale_copy(values.data(), values.data(), values.size() / dtype_size(p.gradient.dtype),
+                        p.gradient.dtype, factor);
     of(param).reduction = reduction;
     return reduction->start(tag);
 }
@@ -223,8 +224,8 @@ std::uint64_t SparseGradients::collect(std::int32_t param) {
 // A gradient of n rows and m columns.
 struct FactorGradients::Matrix {
     explicit Matrix(const Param& p)
-        : dtype(p.dtype),
-          item(dtype_size(p.dtype)),
+        : dtype(p.gradient.dtype),
+          item(dtype_size(p.gradient.dtype)),
           n(static_cast<std::size_t>(p.shape[0])),
           m(static_cast<std::size_t>(p.row_count())) {}
 
@@ -406,8 +407,8 @@ WorkPtr FactorGradients::launch(Group& group, std::int32_t param, std::byte* pla
     if (factor == 0) mine.clear();  // not 0 * infinity
     for (auto* part : {&mine.left, &mine.sum})
         if (factor != 1)
-            cpu::scale_copy(part->data(), part->data(), part->size() / dtype_size(p.dtype), p.dtype,
-                            factor);
+            cpu::scale_copy(part->data(), part->data(), part->size() / dtype_size(p.gradient.dtype),
+                            p.gradient.dtype, factor);
     return reduction.start(tag);
 }
 

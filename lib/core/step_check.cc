@@ -44,14 +44,14 @@ bool is_round(ddp_dtype dtype, std::string_view value) {
 // How many different values there are besides zero, as far as kProof, or without those that are
 // round.
 std::int32_t different_values(const Param& param, const void* gradient, bool with_round) {
-    const std::size_t size = dtype_size(param.dtype);
-    const std::string_view bytes(static_cast<const char*>(gradient), param.bytes);
+    const std::size_t size = dtype_size(param.gradient.dtype);
+    const std::string_view bytes(static_cast<const char*>(gradient), param.gradient.bytes);
     const std::string zero(size, '\0');
     std::array<std::string_view, kProof> found;
     std::size_t count = 0;
     for (std::size_t i = 0; i < bytes.size() && count < found.size(); i += size) {
         const std::string_view value = bytes.substr(i, size);
-        if (value == zero || (!with_round && is_round(param.dtype, value))) continue;
+        if (value == zero || (!with_round && is_round(param.gradient.dtype, value))) continue;
         const auto end = found.begin() + static_cast<std::ptrdiff_t>(count);
         if (std::find(found.begin(), end, value) == end) found[count++] = value;
     }
@@ -59,7 +59,7 @@ std::int32_t different_values(const Param& param, const void* gradient, bool wit
 }
 
 bool has_gradient(const Param& param) {
-    return !param.ignored && !param.sparse && param.bytes > 0;
+    return !param.ignored && !param.sparse && param.gradient.bytes > 0;
 }
 
 }  // namespace
@@ -71,7 +71,7 @@ void StepCheck::announce(std::int32_t param, const void* gradient) {
     if (!has_gradient(p)) return;
     Seen& g = at(param);
     g.announced = true;
-    g.announced_hash = hash_of(gradient, p.bytes);
+    g.announced_hash = hash_of(gradient, p.gradient.bytes);
     const std::int32_t values = different_values(p, gradient, true);
     if (g.zero_steps >= 0) g.zero_steps = values == 0 ? g.zero_steps + 1 : -1;
     if (!g.has_result || g.announced_hash != g.result_hash || values == 0) {
@@ -89,7 +89,7 @@ std::optional<ErrorInfo> StepCheck::examine(std::int32_t param, const void* grad
     Seen& g = at(param);
     if (!g.announced) return std::nullopt;
     const Param& p = table_[param];
-    if (hash_of(gradient, p.bytes) != g.announced_hash)
+    if (hash_of(gradient, p.gradient.bytes) != g.announced_hash)
         return ErrorInfo{
             DDP_ERROR_INVALID_STATE,
             str("step ", step, ": the gradient of '", p.name, "' was written on rank ", rank,
@@ -143,7 +143,7 @@ void StepCheck::on_result(std::int32_t param, const Gradient& gradient, bool) {
     Seen& g = at(param);
     g.has_result = g.announced;
     if (!g.announced) return;
-    g.result_hash = hash_of(gradient.grad, table_[param].bytes);
+    g.result_hash = hash_of(gradient.grad, table_[param].gradient.bytes);
     g.result_was_new = g.result_hash != g.announced_hash;
 }
 

@@ -93,7 +93,7 @@ FIELD(ddp_context_options, rebuild_interval, 48);
 FIELD(ddp_context_options, check_interval, 56);
 FIELD(ddp_context_options, verify_interval, 64);
 
-SIZE(ddp_param_desc, 64);
+SIZE(ddp_param_desc, 72);
 FIELD(ddp_param_desc, struct_size, 0);
 FIELD(ddp_param_desc, name, 8);
 FIELD(ddp_param_desc, shape, 16);
@@ -104,6 +104,8 @@ FIELD(ddp_param_desc, data, 40);
 FIELD(ddp_param_desc, grad, 48);
 FIELD(ddp_param_desc, flags, 56);
 FIELD(ddp_param_desc, uses, 60);
+FIELD(ddp_param_desc, grad_dtype, 64);
+FIELD(ddp_param_desc, reserved0, 68);
 
 SIZE(ddp_elastic_options, 32);
 FIELD(ddp_elastic_options, struct_size, 0);

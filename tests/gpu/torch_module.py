@@ -442,7 +442,77 @@ class Modules(unittest.TestCase):
             self.assertFalse(tensor.isnan().any())
         self.same(first, mine)
 
+    # OPTIMIZERS
+
+    def step_in_hooks(self, module):
+        """PyTorch's recipe: an optimizer for each parameter."""
+        optimizers = {p: torch.optim.SGD([p], lr=0.1) for p in module.parameters()}
+
+        def step(parameter):
+            optimizers[parameter].step()
+            optimizers[parameter].zero_grad()
+
+        for parameter in module.parameters():
+            parameter.register_post_accumulate_grad_hook(step)
+
+    @unittest.skipUnless(hasattr(torch.Tensor, "register_post_accumulate_grad_hook"), "this PyTorch has no such hooks")
+    def test_optimizers_in_hooks(self):
+        for options in ({}, {"gradient_as_bucket_view": True}, {"static_graph": True}, {"find_unused_parameters": True}):
+            for side in (False, True):
+                with self.subTest(options, side=side), side_stream() if side else contextlib.nullcontext():
+                    alone, module = Network(), Network().to(DEVICE)
+                    model = DistributedDataParallel(module, bucket_cap_mb=0.0003, **options)
+                    self.step_in_hooks(module)
+                    optimizer = torch.optim.SGD(alone.parameters(), lr=0.1)
+                    for x, y in self.batches():
+                        optimizer.zero_grad()
+                        loss_of(alone(x), y).backward()
+                        optimizer.step()
+                        late()
+                        loss_of(model(x[self.mine].to(DEVICE)), y[self.mine].to(DEVICE)).backward()
+                    self.same(alone.parameters(), module.parameters())
+                    self.assertTrue(all(p.grad is None for p in module.parameters()))
+
     # PRECISION
+
+    @unittest.skipUnless(hasattr(nn.parallel.distributed, "_MixedPrecision"), "this PyTorch has no mixed_precision")
+    def test_mixed_precision(self):
+        config = nn.parallel.distributed._MixedPrecision(torch.bfloat16, torch.float32, torch.bfloat16)
+        for options in ({}, {"gradient_as_bucket_view": True, "device_ids": [0]}, {"static_graph": True}):
+            for reduce_dtype, bound in ((torch.float32, 1e-6), (torch.bfloat16, 0.01)):
+                config.reduce_dtype = reduce_dtype
+                module = Network().to(DEVICE)
+                model = DistributedDataParallel(module, mixed_precision=config, **options)
+                for x, y in self.batches():
+                    model.zero_grad()
+                    late()
+                    loss_of(model(x[self.mine].to(DEVICE)).float(), y[self.mine].to(DEVICE)).backward()
+                    expected = None
+                    for rank in range(self.world):
+                        alone = Network().to(DEVICE)
+                        cast = {name: p.to(torch.bfloat16) for name, p in alone.named_parameters()}
+                        part = slice(rank * PART, (rank + 1) * PART)
+                        output = torch.func.functional_call(alone, cast, (x[part].to(DEVICE, torch.bfloat16),))
+                        loss_of(output.float(), y[part].to(DEVICE)).backward()
+                        grads = [p.grad.cpu() / self.world for p in alone.parameters()]
+                        expected = grads if expected is None else [a + b for a, b in zip(expected, grads)]
+                    self.same(expected, [p.grad for p in module.parameters()], bound)
+                    self.assertTrue(all(p.grad.dtype is p.dtype is torch.float32 for p in module.parameters()))
+
+    def test_a_weighted_mean(self):
+        for views in (False, True):
+            alone, module = Network(), Network().to(DEVICE)
+            model = DistributedDataParallel(module, weighted_mean=True, gradient_as_bucket_view=views)
+            for x, y in self.batches():
+                for each in (alone, module):
+                    each.zero_grad()
+                parts = [slice(rank * PART, rank * PART + 1 + rank) for rank in range(self.world)]
+                whole = [torch.cat([each[part] for part in parts]) for each in (x, y)]
+                loss_of(alone(whole[0]), whole[1]).backward()
+                late()
+                model.set_weight(self.rank + 1)
+                loss_of(model(x[parts[self.rank]].to(DEVICE)), y[parts[self.rank]].to(DEVICE)).backward()
+                self.same([p.grad for p in alone.parameters()], [p.grad for p in module.parameters()])
 
     def test_autocast(self):
         module, alone = Network().to(DEVICE), Network()
@@ -464,6 +534,25 @@ class Modules(unittest.TestCase):
             x = torch.full((2, 5), float(self.rank + 1), dtype=dtype, device=DEVICE)
             model(x).sum().backward()
             self.assertEqual(module.weight.grad.cpu().double().unique().tolist(), [self.world + 1])
+
+    @unittest.skipUnless(hasattr(torch.Tensor, "grad_dtype"), "this PyTorch has gradients of their parameters' types only")
+    def test_gradients_of_another_type(self):
+        """f32 gradients of bfloat16 weights. Each element is the same on all ranks but for digits that bfloat16 does not have."""
+        for options in ({}, {"gradient_as_bucket_view": True}, {"find_unused_parameters": True}, {"static_graph": True}):
+            with self.subTest(options):
+                module = nn.Linear(5, 4).to(DEVICE, torch.bfloat16)
+                for tensor in module.parameters():
+                    tensor.grad_dtype = torch.float32
+                model = DistributedDataParallel(module, **options)
+                x = torch.ones(2, 5, dtype=torch.bfloat16, device=DEVICE)
+                for _ in range(3):
+                    model.zero_grad()
+                    with model.no_sync():
+                        (model(x) * 256.0).sum().backward()
+                    (model(x) * float(self.rank + 1)).sum().backward()
+                    self.assertIs(module.weight.grad.dtype, torch.float32)
+                    # in bfloat16, 512 + 2 (rank + 1) would be a multiple of 4
+                    self.assertEqual(module.weight.grad.cpu().double().unique().tolist(), [512 + self.world + 1])
 
     def test_a_scaler_sees_infinity_on_all_ranks(self):
         module = nn.Linear(5, 4).to(DEVICE)

@@ -74,7 +74,8 @@ void RankRun::add_param(int id) {
     desc.name = name.c_str();
     desc.shape = &shape;
     desc.ndim = 1;
-    desc.dtype = p.dtype;
+    desc.dtype = desc.grad_dtype = p.dtype;
+    if (id % 2 != 0 && p.dtype == DDP_F32) desc.dtype = DDP_BF16;
     desc.grad = own_.back();
     if (p.delayed) desc.flags |= DDP_PARAM_DELAYED;
     if (p.home == Home::kInPlace) desc.flags |= DDP_PARAM_IN_PLACE;

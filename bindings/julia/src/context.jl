@@ -1,14 +1,15 @@
 # A model's parameters, and the averaging of their gradients over ranks (ddp/context.h).
 
 """
-A parameter: its name, size (`dims`), element type (`dtype`, a DDP.F32 or the like), `data` and `grad` as they were registered, and
-`index`, from 0, by which errors name it; `device`: where its gradient lies.
+A parameter: its name, size (`dims`), element type (`dtype`, a DDP.F32 or the like) and that of its gradient (`grad_dtype`), `data` and
+`grad` as they were registered, and `index`, from 0, by which errors name it; `device`: where its gradient lies.
 """
 mutable struct Parameter
     name::String
     index::Int32
     dims::Dims
     dtype::Int32
+    grad_dtype::Int32
     data::Any
     grad::Any
     device::Device
@@ -107,63 +108,66 @@ Base.show(io::IO, ctx::Context) =
 # REGISTRATION
 
 """
-    register!(ctx, name, data=nothing, grad=nothing; size, dtype, ignored, delayed, sparse, factored, in_place, uses, device)
-        -> Parameter
+    register!(ctx, name, data=nothing, grad=nothing; size, dtype, ignored, delayed, sparse, factored, in_place, uses, device,
+              grad_dtype) -> Parameter
 
 Adds a parameter, in the order of the forward pass. `data`: its value, an array that `commit!` overwrites with rank 0's; nothing: not
 sent. `grad`: the array in which its gradient will be, which `finalize!` overwrites with the mean; nothing: the gradient lives in its
 bucket (`grad_view`), or is copied there (`put!`). Without data and grad, `size` says how large it is, and `dtype` of what type
 (Float32), `device` where (`DDP.cuda(0)`; the CPU); `dtype=DDP.BF16` reads arrays of UInt16 as bf16. `in_place`: grad is reduced where
-it lies, and not copied (ddp/in_place.h). Registered vectors cannot be resized any more.
+it lies, and not copied (ddp/in_place.h). `grad_dtype`: the type of the gradient, where it is another one than that of the value:
+`Float32` for gradients of bf16 values, which are then summed in f32. Registered vectors cannot be resized any more.
 
 An array of size (n, m) is to libddp, and to ranks in other languages, the row-major one of shape (m, n): docs/julia.md.
 """
 function register!(ctx::Context, name::AbstractString, data=nothing, grad=nothing;
                    size::Union{Dims,Integer,Nothing}=nothing, dtype=nothing, ignored::Bool=false, delayed::Bool=false,
                    sparse::Bool=false, factored::Bool=false, in_place::Bool=false, uses::Integer=1,
-                   device::Union{Device,Nothing}=nothing)
+                   device::Union{Device,Nothing}=nothing, grad_dtype=nothing)
     flags = ignored * LibDDP.DDP_PARAM_IGNORED | delayed * LibDDP.DDP_PARAM_DELAYED | sparse * LibDDP.DDP_PARAM_SPARSE |
             factored * LibDDP.DDP_PARAM_FACTORED | in_place * LibDDP.DDP_PARAM_IN_PLACE
-    return add!(LibDDP.ddp_register_param, ctx, name, data, grad, size, dtype, flags, uses, device) do first, dims, code, place
-        push!(ctx.parameters, Parameter(name, first, dims, code, data, grad, place, ctx.handle))
+    return add!(LibDDP.ddp_register_param, ctx, name, data, grad, size, dtype, grad_dtype, flags, uses, device) do first, dims, codes, place
+        push!(ctx.parameters, Parameter(name, first, dims, codes..., data, grad, place, ctx.handle))
         return ctx.parameters[end]
     end
 end
 
 """
-    register_slices!(ctx, name, data=nothing, grad=nothing; size, dtype, delayed, in_place, uses, device) -> Vector{Parameter}
+    register_slices!(ctx, name, data=nothing, grad=nothing; size, dtype, delayed, in_place, uses, device, grad_dtype)
+        -> Vector{Parameter}
 
 Adds the n slices of an array of size (..., n), such as a weight that all layers keep in one array: each is a parameter of its own.
 The i-th, from 1, is called "name[i-1]", as in other languages. The arguments are those of `register!`.
 """
 function register_slices!(ctx::Context, name::AbstractString, data=nothing, grad=nothing;
                           size::Union{Dims,Integer,Nothing}=nothing, dtype=nothing, delayed::Bool=false,
-                          in_place::Bool=false, uses::Integer=1, device::Union{Device,Nothing}=nothing)
+                          in_place::Bool=false, uses::Integer=1, device::Union{Device,Nothing}=nothing, grad_dtype=nothing)
     flags = delayed * LibDDP.DDP_PARAM_DELAYED | in_place * LibDDP.DDP_PARAM_IN_PLACE
     slice(array, i) = array === nothing ? nothing : selectdim(array, ndims(array), i)
-    return add!(LibDDP.ddp_register_slices, ctx, name, data, grad, size, dtype, flags, uses, device) do first, dims, code, place
-        slices = [Parameter("$name[$(i - 1)]", first + Int32(i - 1), dims[1:end-1], code, slice(data, i), slice(grad, i),
+    return add!(LibDDP.ddp_register_slices, ctx, name, data, grad, size, dtype, grad_dtype, flags, uses, device) do first, dims, codes, place
+        slices = [Parameter("$name[$(i - 1)]", first + Int32(i - 1), dims[1:end-1], codes..., slice(data, i), slice(grad, i),
                             place, ctx.handle) for i in 1:dims[end]]
         append!(ctx.parameters, slices)
         return slices
     end
 end
 
-"Describes it, adds it with this function of C, and returns what f makes of the first index, size, type and device."
-function add!(f, register, ctx::Context, name, data, grad, size, dtype, flags, uses, device)
+"Describes it, adds it with this function of C, and returns what f makes of the first index, size, types and device."
+function add!(f, register, ctx::Context, name, data, grad, size, dtype, grad_dtype, flags, uses, device)
     values = data === nothing ? nothing : memory_of("$name: data", data, dtype; on_gpu=true)
-    grads = grad === nothing ? nothing : memory_of("$name: grad", grad, dtype; on_gpu=true)
+    grads = grad === nothing ? nothing : memory_of("$name: grad", grad, something(grad_dtype, dtype, Some(nothing)); on_gpu=true)
     known = something(values, grads, Some(nothing))
     known === nothing && size === nothing && throw(ArgumentError("$name: say what it is, with data, grad or size"))
     dims = size === nothing ? known.dims : Dims(Tuple(size))
     code = known !== nothing ? known.dtype : dtype_of("dtype", something(dtype, Float32))
+    codes = (code, grad_dtype === nothing ? code : dtype_of("grad_dtype", grad_dtype))
     values === nothing || same_layout("$name: data", values, dims, code)
-    grads === nothing || same_layout("$name: grad", grads, dims, code)
+    grads === nothing || same_layout("$name: grad", grads, dims, codes[2])
     place = one_place(name, device, (memory.device for memory in (values, grads) if memory !== nothing)...)
     index = Ref{Int32}()
     flags & LibDDP.DDP_PARAM_IN_PLACE != 0 && grads !== nothing && push!(ctx.in_place, grads.root)
-    return describe(ctx, String(name), dims, code, values, grads, UInt32(flags), UInt32(uses), place) do description
-        call(register, ctx.handle, description, index; keep=() -> f(index[], dims, code, place))
+    return describe(ctx, String(name), dims, codes, values, grads, UInt32(flags), UInt32(uses), place) do description
+        call(register, ctx.handle, description, index; keep=() -> f(index[], dims, codes, place))
     end
 end
 
@@ -176,7 +180,7 @@ end
 "Adds state that is not trained, such as running means: rank 0's is sent to every rank."
 function register_buffer!(ctx::Context, name::AbstractString, data; dtype=nothing)
     values = memory_of("$name: data", data, dtype; on_gpu=true)
-    describe(ctx, String(name), values.dims, values.dtype, values, nothing, UInt32(0), UInt32(0),
+    describe(ctx, String(name), values.dims, (values.dtype, Int32(0)), values, nothing, UInt32(0), UInt32(0),
              values.device) do description
         call(LibDDP.ddp_register_buffer, ctx.handle, description; keep=() -> push!(ctx.buffers, data))
     end
@@ -184,7 +188,7 @@ function register_buffer!(ctx::Context, name::AbstractString, data; dtype=nothin
 end
 
 "Gives f the description of a parameter. The last dimension of Julia's is the first of C's, which changes slowest."
-function describe(f, ctx::Context, name::String, dims::Dims, dtype::Int32, values, grads, flags::UInt32, uses::UInt32,
+function describe(f, ctx::Context, name::String, dims::Dims, dtypes::NTuple{2,Int32}, values, grads, flags::UInt32, uses::UInt32,
                   place::Device)
     shape = Int64[reverse(dims)...]
     roots = (held(values === nothing ? nothing : values.root), held(grads === nothing ? nothing : grads.root))
@@ -192,7 +196,7 @@ function describe(f, ctx::Context, name::String, dims::Dims, dtype::Int32, value
     GC.@preserve name shape roots begin
         description = options(LibDDP.ddp_param_desc_init_sized, LibDDP.ddp_param_desc,
                               (name=text("name", name), shape=isempty(shape) ? Ptr{Int64}(C_NULL) : pointer(shape),
-                               ndim=Int32(length(shape)), dtype=dtype, data=values === nothing ? C_NULL : values.pointer,
+                               ndim=Int32(length(shape)), dtype=dtypes[1], grad_dtype=dtypes[2], data=values === nothing ? C_NULL : values.pointer,
                                grad=grads === nothing ? C_NULL : grads.pointer, flags=flags, uses=uses,
                                device=LibDDP.ddp_device(place.kind, place.index)))
         return f(Ref(description))

@@ -9,7 +9,7 @@ a parameter on a GPU it is a `DDP.DeviceArray`.
 """
 function grad_view(ctx::Context, parameter::Parameter)
     address = number_from(LibDDP.ddp_grad_view, Ptr{Cvoid}, ctx.handle, index_of(ctx, parameter))
-    return array_over(address, parameter.dtype, parameter.dims, layout(ctx), parameter.device)
+    return array_over(address, parameter.grad_dtype, parameter.dims, layout(ctx), parameter.device)
 end
 
 "What keeps the memory of views, as it is now."
@@ -38,10 +38,10 @@ function Base.put!(ctx::Context, parameter::Parameter, gradient::AbstractArray; 
                             "the gradient into its grad_view with the package that you use the GPU with, and call grad_ready_on"))
     size(gradient) == parameter.dims ||
         throw(ArgumentError("$(parameter.name): gradient: its size is $(size(gradient)), but $(parameter.dims) is expected"))
-    eltype(gradient) === julia_type(parameter.dtype) ||
-        throw(ArgumentError("$(parameter.name): gradient: its elements are $(eltype(gradient)), but $(type_name(parameter.dtype)) is expected"))
+    eltype(gradient) === julia_type(parameter.grad_dtype) ||
+        throw(ArgumentError("$(parameter.name): gradient: its elements are $(eltype(gradient)), but $(type_name(parameter.grad_dtype)) is expected"))
     dense = gradient isa Array ? gradient : Array(gradient)
-    given = memory_of("$(parameter.name): gradient", dense, parameter.dtype)
+    given = memory_of("$(parameter.name): gradient", dense, parameter.grad_dtype)
     GC.@preserve dense call(LibDDP.ddp_put, ctx.handle, index_of(ctx, parameter), given.pointer,
                             UInt32(add * LibDDP.DDP_PUT_ADD))
     return nothing
@@ -56,8 +56,8 @@ of a matrix): values[..., i] is that of slice indices[i], from 1 to n. Both are 
 function grad_ready_sparse(ctx::Context, parameter::Parameter, indices::AbstractVector{<:Integer}, values)
     from_zero = Int64[index - 1 for index in indices]
     what = "$(parameter.name): values"
-    given = memory_of(what, values, parameter.dtype)
-    same_layout(what, given, (parameter.dims[1:(end - 1)]..., length(indices)), parameter.dtype)
+    given = memory_of(what, values, parameter.grad_dtype)
+    same_layout(what, given, (parameter.dims[1:(end - 1)]..., length(indices)), parameter.grad_dtype)
     GC.@preserve values call(LibDDP.ddp_grad_ready_sparse, ctx.handle, index_of(ctx, parameter), from_zero, given.pointer,
                              Csize_t(length(from_zero)))
 end
@@ -70,7 +70,7 @@ The reduced gradient of a sparse parameter: copies of the indices, from 1, and o
 function sparse_gradient(ctx::Context, parameter::Parameter)
     indices, values, count = Ref{Ptr{Int64}}(C_NULL), Ref{Ptr{Cvoid}}(C_NULL), Ref{Csize_t}(0)
     call(LibDDP.ddp_sparse_gradient, ctx.handle, index_of(ctx, parameter), indices, values, count)
-    type = julia_type(parameter.dtype)
+    type = julia_type(parameter.grad_dtype)
     slices = Array{type}(undef, parameter.dims[1:(end - 1)]..., Int(count[]))
     GC.@preserve slices unsafe_copyto!(pointer(slices), Ptr{type}(values[]), length(slices))
     return Int64[unsafe_load(indices[], i) + 1 for i in 1:count[]], slices
@@ -85,12 +85,12 @@ one, and n the product of the others.) Both are copied.
 """
 function grad_ready_factors(ctx::Context, parameter::Parameter, left, right)
     whats = "$(parameter.name): left", "$(parameter.name): right"
-    a, b = memory_of(whats[1], left, parameter.dtype), memory_of(whats[2], right, parameter.dtype)
+    a, b = memory_of(whats[1], left, parameter.grad_dtype), memory_of(whats[2], right, parameter.grad_dtype)
     isempty(parameter.dims) && throw(ArgumentError("parameter: a scalar has no factors"))
     m, n = parameter.dims[end], prod(parameter.dims[1:(end - 1)])
     k = length(a.dims) == 2 ? a.dims[2] : -1
-    same_layout(whats[1], a, (n, k), parameter.dtype)
-    same_layout(whats[2], b, (m, k), parameter.dtype)
+    same_layout(whats[1], a, (n, k), parameter.grad_dtype)
+    same_layout(whats[2], b, (m, k), parameter.grad_dtype)
     # To C, where rows are what columns are here, the gradient is an m x n matrix: right and left change places.
     GC.@preserve left right call(LibDDP.ddp_grad_ready_factors, ctx.handle, index_of(ctx, parameter), b.pointer, a.pointer,
                                  Csize_t(k))

@@ -28,6 +28,7 @@ class Parameter(int):
     name: str
     shape: Tuple[int, ...]
     dtype: int
+    grad_dtype: int
     device: str
     data: Any
     grad: Any

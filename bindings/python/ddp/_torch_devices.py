@@ -142,13 +142,21 @@ def _index_of(device, kind):
 
 
 def moved(value, device):
-    """Tensors, and those in tuples, lists and dicts, on this device. It is the value itself where all of them are there."""
-    if isinstance(value, (torch.Tensor, nn.utils.rnn.PackedSequence)):
-        return value.to(device)
+    """Tensors, and those in tuples, lists and dicts, on this device."""
+    return mapped(lambda tensor: tensor.to(device), value)
+
+
+def mapped(function, value):
+    """function(tensor) of a tensor, and of those in tuples, lists and dicts. It is the value itself where it is so for all of them."""
+    if isinstance(value, torch.Tensor):
+        return function(value)
+    if isinstance(value, nn.utils.rnn.PackedSequence):
+        data = function(value.data)
+        return value if data is value.data else value.to(data)
     if not isinstance(value, (tuple, list, dict)):
         return value
     before = list(value.values() if isinstance(value, dict) else value)
-    parts = [moved(part, device) for part in before]
+    parts = [mapped(function, part) for part in before]
     if all(map(operator.is_, parts, before)):
         return value
     if isinstance(value, dict):
@@ -212,6 +220,18 @@ class Streams:
             self._context.grad_ready(index)
         else:
             self._context.grad_ready_on(index, place[0].stream(place[1]))
+
+    def begin_end(self):
+        """The end of a step without its waits: wait_for and finalize follow."""
+        self._context.finalize_async()
+
+    def wait_for(self, index):
+        """After begin_end: this mean is there, on a GPU in the order of the current stream."""
+        place = self._of[index]
+        if place is None:
+            self._context.wait_param(index)
+        else:
+            self._context.wait_param_on(index, place[0].stream(place[1]))
 
     def finalize(self):
         """The end of a step. On GPUs nothing waits for it but the current streams."""

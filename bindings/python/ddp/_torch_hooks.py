@@ -13,6 +13,9 @@ from ._torch_module import from_order
 from .work import name_of
 
 
+_HAS_HOOKS = hasattr(torch.Tensor, "_post_accumulate_grad_hooks")  # from PyTorch 2.1 on
+
+
 class GradBucket:
     """The argument of a hook of register_comm_hook: torch.distributed.GradBucket."""
 
@@ -110,8 +113,43 @@ def take_optimizers(names, tensors):
     return taken
 
 
+class Waiting:
+    """A hook of register_post_accumulate_grad_hook. Autograd calls it with this rank's own gradient, and it waits for the mean."""
+
+    def __init__(self, hook):
+        self.hook, self.steps = hook, None  # steps: a weak reference to the Steps that will call it
+
+    def __call__(self, tensor):
+        if self.steps() is None:
+            self.hook(tensor)
+
+
+def take_hooks(tensors, steps):
+    """Has hooks of register_post_accumulate_grad_hook wait. The indices of tensors that have some."""
+    found = set()
+    for index, tensor in enumerate(tensors if _HAS_HOOKS else ()):
+        hooks = tensor._post_accumulate_grad_hooks
+        if hooks:
+            found.add(index)
+            for key, hook in hooks.items():
+                if not isinstance(hook, Waiting):
+                    hooks[key] = Waiting(hook)
+                hooks[key].steps = steps
+    return found
+
+
+def has_run_hooks(tensor):
+    """Whether a hook of register_post_accumulate_grad_hook has not waited."""
+    hooks = tensor._post_accumulate_grad_hooks if _HAS_HOOKS else None
+    return bool(hooks) and not all(isinstance(hook, Waiting) for hook in hooks.values())
+
+
 def step_in_backward(tensor):
-    """Steps its optimizers of _apply_optimizer_in_backward, which also forget the gradient."""
-    for optimizer in tensor._in_backward_optimizers:
+    """Steps its optimizers of _apply_optimizer_in_backward, which also forget the gradient, and calls its hooks that wait."""
+    for optimizer in getattr(tensor, "_in_backward_optimizers", ()):
         optimizer.step()
-    tensor.grad = None
+        tensor.grad = None
+    hooks = tensor._post_accumulate_grad_hooks if _HAS_HOOKS else None
+    with torch.no_grad():  # as autograd calls them
+        for hook in list(hooks.values()) if hooks else ():
+            (hook.hook if isinstance(hook, Waiting) else hook)(tensor)

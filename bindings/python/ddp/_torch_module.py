@@ -28,17 +28,20 @@ class Registered:
             for key, tensor in part._parameters.items():
                 name = f"{prefix}.{key}" if prefix else key
                 if tensor is not None and name not in ignored:
-                    self._known.append((part._parameters, key, name, tensor, tensor.data_ptr(), tensor.dtype, tensor.requires_grad))
+                    self._known.append((part._parameters, key, name, tensor, tensor.data_ptr(), tensor.dtype, tensor.requires_grad,
+                                        grad_dtype_of(tensor)))
 
     def change(self):
         """(a sentence about the first parameter that is no longer what was registered, or None; those that have been frozen or
         thawed since). It runs in each forward pass, and takes some hundred ns for each parameter."""
         turned = None
-        for parameters, key, name, tensor, address, dtype, trained in self._known:
+        for parameters, key, name, tensor, address, dtype, trained, of_grad in self._known:
             if parameters.get(key) is not tensor:
                 return f"{name} is {'gone' if parameters.get(key) is None else 'another tensor'}", ()
             if tensor.data_ptr() != address or tensor.dtype is not dtype:
                 return (f"{name} is {tensor.dtype} in other memory" if tensor.dtype is not dtype else f"{name} lies in other memory"), ()
+            if grad_dtype_of(tensor) is not of_grad:
+                return f"{name} has gradients of {grad_dtype_of(tensor)}", ()
             if tensor.requires_grad is not trained:
                 turned = turned or []
                 turned.append((name, tensor))
@@ -56,6 +59,22 @@ class Registered:
                 if tensor is not None and name not in self._ignored:
                     found.setdefault(id(tensor), (part, key, name, tensor))
         return list(found.values())
+
+
+if hasattr(torch.Tensor, "grad_dtype"):
+    def grad_dtype_of(tensor):
+        """The type that autograd gives the gradients of a parameter. Any is allowed where the program has set None: then it is expected to
+        be the parameter's."""
+        return tensor.grad_dtype or tensor.dtype
+else:  # before PyTorch 2.10
+    def grad_dtype_of(tensor):
+        """The type of the gradients of a parameter."""
+        return tensor.dtype
+
+
+def has_parts(tensor):
+    """Whether it is made of other tensors, as a DTensor of PyTorch is. Its memory is then none, or not all of it."""
+    return getattr(type(tensor), "__torch_dispatch__", None) is not getattr(torch.Tensor, "__torch_dispatch__", None)
 
 
 def sparse_of(module):

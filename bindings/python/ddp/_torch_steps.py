@@ -3,8 +3,10 @@
 # PyTorch may not be there, and its types differ between versions.
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
+import math
 import sys
 import weakref
 import zlib
@@ -14,8 +16,9 @@ import torch
 from ._errors import InvalidStateError, MismatchError, UnsupportedError
 from ._torch_buffers import Buffers
 from ._torch_devices import Streams, given, on_device_of, on_stream_of, shown
-from ._torch_hooks import GradBucket, step_in_backward, take_optimizers
-from ._torch_module import (Registered, as_bytes, from_order, in_order, order_of, parameters_behind, sparse_of, tensors_in)
+from ._torch_hooks import GradBucket, has_run_hooks, step_in_backward, take_hooks, take_optimizers
+from ._torch_module import (Registered, as_bytes, from_order, grad_dtype_of, has_parts, in_order, order_of, parameters_behind, sparse_of,
+                            tensors_in)
 from .context import Context
 
 _MIB = 1 << 20
@@ -43,6 +46,8 @@ class Options:
     bucket_caps: list  # of each bucket, instead of bucket_bytes
     autotune: bool
     send_buffers: bool  # at commit, or in join()
+    weighted: bool  # the mean, by set_weight
+    reduce_dtype: torch.dtype  # of buckets on their way; None: their own
     join: dict = dataclasses.field(default_factory=dict)  # empty: outside
 
 
@@ -69,7 +74,7 @@ class Steps:
         self.context = Context(group, bucket_cap=cap, first_bucket_cap=min(_MIB, cap), bucket_caps=options.bucket_caps,
                                initial_broadcast=init_sync, find_unused=find_unused,
                                skip_unused_buckets=find_unused and options.skip_unused, static_graph=options.static_graph,
-                               autotune=options.autotune, **{"broadcast_buffers": False, **options.join})
+                               autotune=options.autotune, reduction="weighted_mean" if options.weighted else "mean", **{"broadcast_buffers": False, **options.join})
         try:
             self._streams = Streams(self.context, [*trained.items(), *((name, tensor) for name, tensor in (
                 *module.named_parameters(), *module.named_buffers()) if name not in options.ignored)])
@@ -78,6 +83,9 @@ class Steps:
         except BaseException:
             self.context.close()
             raise
+        if options.reduce_dtype is not None:
+            self._compress(options.reduce_dtype)
+        self._hook_names = {self.context.hook_name, "user"}
         self._settled = not self._streams
         self._complete = self._streams.ready if self._streams else self.context.grad_ready
         self._views, self._generation = [None] * len(self.tensors), -1
@@ -99,9 +107,11 @@ class Steps:
         self._of_others = []  # in a static graph: what only other ranks use
         self._left, self._missing = [], set()  # in this step
         self._accumulated = set()  # got gradients in no_sync
+        self._weight, self._strays, self._weighed = None, 0, 0  # of the next step; gradients of no_sync so far, and at set_weight
         self.scale = 1  # of the mean
         self.after_mean = None  # a function that ends each step
         self._stepping = set()  # have an optimizer that steps in the backward pass
+        self._hooked = set()  # have a hook that wants the mean there
         self._listeners, self._nodes = [], []
         self._listen()
         _alive.add(self)
@@ -118,7 +128,7 @@ class Steps:
                                        "averaged on the CPU only. Make the embedding with sparse=False, or leave it on the CPU")
             with on_device_of(tensor):
                 self.context.register(name, given(self._memory(name, tensor, self._orders[index])), sparse=index in self._sparse,
-                                      delayed=name in self.options.delayed)
+                                      delayed=name in self.options.delayed, grad_dtype=grad_dtype_of(tensor))
         self._buffers = []  # (owner, key, name, order, the copy that the context sends in join)
         for name, tensor in module.named_parameters():
             if not tensor.requires_grad and name not in self.options.ignored and not self.options.join:
@@ -142,6 +152,18 @@ class Steps:
                           "its elements lie in memory in another order on rank {} than on rank 0. Give it one memory format on all ranks: "
                           ".contiguous(), or .to(memory_format=...)")
 
+    def _compress(self, dtype):
+        """Buckets travel in another type. So their gradients do in a type with fewer digits only."""
+        others = {grad_dtype_of(tensor) for tensor in self.tensors} - {dtype}
+        if not others:
+            return
+        narrows = dtype in (torch.float16, torch.bfloat16) and others <= {torch.float32, torch.float64}
+        if not narrows or self._sparse:
+            what = f"gradients of {' and '.join(sorted(map(str, others)))}" if not narrows else "sparse gradients"
+            raise UnsupportedError(f"mixed_precision: reduce_dtype={dtype}: {what} cannot be reduced in it. It may be their own type, or "
+                                   "float16 or bfloat16 for dense gradients of float32 or float64")
+        self.context.compress_hook(dtype)
+
     def _register_buffer(self, name, memory):
         with on_device_of(memory):
             self.context.register_buffer(name, given(memory))
@@ -150,6 +172,9 @@ class Steps:
         """The memory of a tensor with its dimensions in their own order, or a copy of it where elements leave gaps."""
         if tensor.layout != torch.strided:
             raise UnsupportedError(f"{name} is {tensor.layout}: this DistributedDataParallel takes dense tensors")
+        if has_parts(tensor):
+            raise UnsupportedError(f"{name} is a {type(tensor).__name__}: this DistributedDataParallel takes plain tensors, and has no tensor "
+                                   "parallelism. PyTorch's class has")
         tensor = in_order(tensor.data, order)  # autograd does not count what is written there, nor what libddp writes
         if tensor.is_contiguous():
             return tensor
@@ -175,7 +200,7 @@ class Steps:
 
     def _listen(self):
         """A hook of the node that adds to .grad runs after that, once in each backward pass. A hook of the tensor would run before."""
-        reference = weakref.ref(self)
+        reference = self._reference = weakref.ref(self)
 
         def ready(*_, index):
             steps = reference()
@@ -213,6 +238,7 @@ class Steps:
         accumulated = {id(old.tensors[index]): old.names[index] for index in old._accumulated}
         self._accumulated = {self._indices[tensor] for tensor in accumulated if tensor in self._indices}
         self.stepped, self.after_mean, self.scale = old.stepped, old.after_mean, old.scale
+        self._weight, self._strays, self._weighed = old._weight, old._strays, old._weighed
 
     def end(self):
         """Before other Steps of the same module are made, so that there are not two copies of all gradients."""
@@ -220,7 +246,7 @@ class Steps:
             return  # the others could not be made, and this is another try
         if self.open:
             self.report_missing("The step before has not ended")
-        if self.context.hook_name not in ("allreduce", "user"):
+        if self.context.hook_name not in self._hook_names:
             raise InvalidStateError(f"the context's hook, {self.context.hook_name}, would end here, where the module is registered again. "
                                     "Make a new DistributedDataParallel, or use register_comm_hook")
         self._leave_buckets()
@@ -327,6 +353,7 @@ class Steps:
     def forward_ends(self, output, synced):
         """After a forward pass with gradients."""
         self._mode = SYNCED if synced else LOCAL
+        self._hooked = take_hooks(self.tensors, self._reference)
         if not synced:
             return
         taken = take_optimizers(self.names, self.tensors)
@@ -337,9 +364,8 @@ class Steps:
         if not self._fresh:
             self._waiting, self._blind = set(), False
         self._blind = self._blind or not results
-        reference = weakref.ref(self)
         for tensor in results:
-            tensor.register_hook(functools.partial(_reach, reference, self._next_output))
+            tensor.register_hook(functools.partial(_reach, self._reference, self._next_output))
             self._waiting.add(self._next_output)
             self._next_output += 1
         if self.options.find_unused and not self.options.static_graph:
@@ -368,6 +394,10 @@ class Steps:
 
     def _ready(self, index):
         """.grad of a parameter is complete."""
+        if has_run_hooks(self.tensors[index]):
+            raise InvalidStateError(
+                f"{self.names[index]} has a hook of register_post_accumulate_grad_hook that was not there in the forward pass, so it got this "
+                "rank's own gradient instead of the mean. Register it before model(x)")
         if not self.in_pass and not (self._mode == SYNCED and self._fresh):
             self._stray(index)
             return
@@ -396,6 +426,7 @@ class Steps:
         """A gradient of this rank only: wanted in no_sync."""
         if self._mode == LOCAL or self._no_sync():
             self._accumulated.add(index)
+            self._strays += 1
             return
         tensor = id(self.tensors[index])
         if any(tensor in other._indices and (other.in_pass or other._fresh or other._mode == LOCAL or other._no_sync())
@@ -431,6 +462,18 @@ class Steps:
             self._announce(index)
         self._finish()
 
+    def set_weight(self, weight):
+        """Of this rank, in the next step."""
+        if not 0 <= float(weight) < math.inf:
+            raise ValueError(f"set_weight: a finite weight of 0 or more is expected, not {weight!r}")
+        if self.open:
+            raise InvalidStateError("set_weight: the step has begun, and all ranks know its weights. Call it before backward(); in join() "
+                                    "before model(x)")
+        if self._weight is not None and self._strays != self._weighed:
+            raise InvalidStateError("set_weight: it was called for this step before, and no_sync() has added up gradients since. A step has "
+                                    "one weight, that of all its micro-batches together: multiply each loss by its part of that")
+        self._weight, self._weighed = float(weight), self._strays
+
     def _learn(self):
         """The first step of a static graph: how often each parameter gets a gradient, and which of them no rank uses."""
         self._learning = False
@@ -457,6 +500,8 @@ class Steps:
         if self.options.join:
             self._write_copies()
         self._streams.enter()
+        if self.options.weighted:
+            self._tell_weight()
         self.context.step_begin()
         if self.options.join:  # it sends buffers
             self._read_copies()
@@ -464,6 +509,13 @@ class Steps:
         self._left = [0 if index in self._frozen else uses for index, uses in enumerate(self._uses)]
         self._missing = {index for index, left in enumerate(self._left) if left}
         self._came = []
+
+    def _tell_weight(self):
+        if self._weight is None:
+            raise InvalidStateError("this step has no weight, and its DistributedDataParallel was made with weighted_mean=True: call "
+                                    "model.set_weight(...) before backward(), in each step and on all ranks")
+        self.context.set_weight(self._weight)
+        self._weight = None
 
     def _refuse_shared_views(self):
         """A .grad that lies in a bucket is reduced there, while the backward pass of another DistributedDataParallel reads it."""
@@ -510,24 +562,32 @@ class Steps:
         if index in self._sparse:
             self._announce_rows(index, tensor.grad)
             return
-        grad = torch.zeros_like(tensor) if tensor.grad is None else tensor.grad.detach()
+        view = self.view(index)
+        if tensor.grad is None:
+            view.zero_()
+        elif tensor.grad.layout != torch.strided or tensor.grad.data_ptr() != view.data_ptr():
+            self._copy_to(view, index, tensor.grad.detach())
+        self._complete(index)
+
+    def _copy_to(self, view, index, grad):
+        """A gradient in memory of its own goes to its place."""
         if grad.layout != torch.strided:
             raise UnsupportedError(f"{self.names[index]} has got a gradient that is {grad.layout}. Of sparse gradients this "
                                    "DistributedDataParallel takes those of nn.Embedding and nn.EmbeddingBag with sparse=True")
-        view = self.view(index)
-        if grad.data_ptr() != view.data_ptr():
-            view.copy_(grad)
-            if self.options.as_views and tensor.grad is not None:
-                if grad.data_ptr() in self._former:
-                    self._kept.append(grad)
-                tensor.grad = view  # frees the other memory now
-        self._complete(index)
+        if grad.dtype is not view.dtype:
+            raise UnsupportedError(f"{self.names[index]} has got a gradient of {grad.dtype}, and {view.dtype} was registered. Set the "
+                                   "parameter's grad_dtype to the type of its gradients, on all ranks")
+        view.copy_(grad)
+        if self.options.as_views:
+            if grad.data_ptr() in self._former:
+                self._kept.append(grad)
+            self.tensors[index].grad = view  # frees the other memory now
 
     def _announce_rows(self, index, grad):
         """A sparse gradient. None: without rows."""
         tensor = self.tensors[index].detach()
         if grad is None:
-            self.context.grad_ready_sparse(index, torch.empty(0, dtype=torch.int64), tensor.new_empty(0, *tensor.shape[1:]))
+            self.context.grad_ready_sparse(index, torch.empty(0, dtype=torch.int64), tensor.new_empty(0, *tensor.shape[1:], dtype=grad_dtype_of(self.tensors[index])))
             return
         if grad.layout != torch.sparse_coo:
             raise UnsupportedError(f"{self.names[index]} belongs to an embedding with sparse=True, and has got a dense gradient: the model "
@@ -551,23 +611,39 @@ class Steps:
         self.open = self._fresh = False
         self._waiting = set()
         self._accumulated.clear()
+        may_be_unused = self.options.find_unused or self.options.static_graph
+        waiting = self._stepping | self._hooked
+        done = self._step_in_turn(waiting - self._sparse - self._frozen) if waiting and not may_be_unused else ()
         self._streams.finalize()
         self._kept.clear()
-        may_be_unused = self.options.find_unused or self.options.static_graph
         copies, stepping = [], []
         for index, tensor in enumerate(self.tensors):
-            if index in self._frozen or (may_be_unused and not self.context.param_used(index)):
+            if index in done or index in self._frozen or (may_be_unused and not self.context.param_used(index)):
                 continue  # by no rank
             self._take_mean(index, tensor, copies)
-            if index in self._stepping:
+            if index in waiting:
                 stepping.append(tensor)
-        if copies:
-            with torch.no_grad():
-                _copy_all(*zip(*copies))
+        _copy_all(copies)
         for tensor in stepping:
             step_in_backward(tensor)
         if self.after_mean is not None:
             self.after_mean()
+
+    def _step_in_turn(self, waiting):
+        """Optimizers and hooks of a parameter go on when its mean is there, while later buckets travel."""
+        self._streams.begin_end()
+        try:
+            for index in sorted(waiting, key=self.context.param_bucket):
+                self._streams.wait_for(index)
+                copies = []
+                self._take_mean(index, self.tensors[index], copies)
+                _copy_all(copies)
+                step_in_backward(self.tensors[index])
+        except BaseException:
+            with contextlib.suppress(Exception):
+                self._streams.finalize()  # the other ranks have gone on
+            raise
+        return waiting
 
     def _take_mean(self, index, tensor, copies):
         """.grad becomes the mean, now or by one of the copies (to, from)."""
@@ -581,7 +657,7 @@ class Steps:
         if self.options.as_views:
             tensor.grad = view
         elif tensor.grad is None:
-            tensor.grad = torch.empty_like(tensor.detach()).copy_(view)  # with its strides
+            tensor.grad = torch.empty_like(tensor.detach(), dtype=view.dtype).copy_(view)  # with its strides
         elif tensor.grad.data_ptr() != view.data_ptr():
             copies.append((tensor.grad, view))
 
@@ -590,6 +666,8 @@ class Steps:
     def follow(self):
         """Takes part in a step of other ranks with gradients of zero. No .grad changes."""
         self._streams.enter()
+        if self.options.weighted:
+            self.context.set_weight(0)
         self.context.step_begin()
         if self._learning:
             raise UnsupportedError("join: with a static graph, each rank needs inputs for one step at least")
@@ -631,12 +709,16 @@ class Steps:
                 memory.copy_(copied if copied.dtype == memory.dtype else copied.view(memory.dtype).view(memory.shape))
 
 
-def _copy_all(targets, sources):
-    if hasattr(torch, "_foreach_copy_"):  # on a GPU a few launches instead of one for each; PyTorch 1.13 does not have it
-        torch._foreach_copy_(targets, sources)
-    else:
-        for target, source in zip(targets, sources):
-            target.copy_(source)
+def _copy_all(copies):
+    """(to, from) of each."""
+    if not copies:
+        return
+    with torch.no_grad():
+        if hasattr(torch, "_foreach_copy_"):  # on a GPU a few launches instead of one for each; PyTorch 1.13 does not have it
+            torch._foreach_copy_(*zip(*copies))
+        else:
+            for target, source in copies:
+                target.copy_(source)
 
 
 def _reach(reference, output, _):

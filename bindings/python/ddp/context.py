@@ -16,8 +16,8 @@ from .stats import Stats
 
 _REDUCTIONS = {"mean": _ddp.DDP_REDUCTION_MEAN, "sum": _ddp.DDP_REDUCTION_SUM,
                "weighted_mean": _ddp.DDP_REDUCTION_WEIGHTED_MEAN}
-#: Shape, dtype and device of a parameter.
-_Layout = Tuple[Tuple[int, ...], int, Tuple[int, int]]
+#: Shape, dtype, dtype of the gradient and device of a parameter.
+_Layout = Tuple[Tuple[int, ...], int, int, Tuple[int, int]]
 
 
 class Context(DeviceMethods, HookMethods):
@@ -75,19 +75,20 @@ class Context(DeviceMethods, HookMethods):
 
     def register(self, name: str, data: Any = None, grad: Any = None, *, shape: Optional[Iterable[int]] = None,
                  dtype: Optional[DtypeLike] = None, ignored: bool = False, delayed: bool = False, sparse: bool = False,
-                 factored: bool = False, in_place: bool = False, uses: int = 1,
-                 device: Optional[str] = None) -> Parameter:
+                 factored: bool = False, in_place: bool = False, uses: int = 1, device: Optional[str] = None,
+                 grad_dtype: Optional[DtypeLike] = None) -> Parameter:
         """Adds a parameter, in the order of the forward pass.
 
         data: its value, an array that commit overwrites with rank 0's; None: not sent. grad: the array in which its
         gradient will be, which finalize overwrites with the mean; None: the gradient lives in its bucket (grad_view), or is
         copied there (put). Neither may be an array of JAX, which is immutable. Without data and grad, shape and dtype say what
         it is, and device ("cuda:0") where; a dtype with them says how to read their bytes (bfloat16 in an array of float16).
-        in_place: grad is reduced where it lies, and not copied (ddp/in_place.h).
+        in_place: grad is reduced where it lies, and not copied (ddp/in_place.h). grad_dtype: the type of the gradient, where it is
+        another one than that of the value: "f32" for f32 gradients of bf16 values, which are then summed in f32.
         """
         flags = (ignored * _ddp.DDP_PARAM_IGNORED | delayed * _ddp.DDP_PARAM_DELAYED | sparse * _ddp.DDP_PARAM_SPARSE
                  | factored * _ddp.DDP_PARAM_FACTORED | in_place * _ddp.DDP_PARAM_IN_PLACE)
-        desc, layout, kept = self._describe(name, data, grad, shape, dtype, flags, uses, device)
+        desc, layout, kept = self._describe(name, data, grad, shape, dtype, flags, uses, device, grad_dtype)
         index = _ddp.ddp_register_param(self._handle, desc)
         self._handle.keep(kept)
         if in_place and kept[1]:
@@ -96,21 +97,22 @@ class Context(DeviceMethods, HookMethods):
 
     def register_slices(self, name: str, data: Any = None, grad: Any = None, *, shape: Optional[Iterable[int]] = None,
                         dtype: Optional[DtypeLike] = None, delayed: bool = False, in_place: bool = False, uses: int = 1,
-                        device: Optional[str] = None) -> List[Parameter]:
+                        device: Optional[str] = None, grad_dtype: Optional[DtypeLike] = None) -> List[Parameter]:
         """Adds the n slices of an array of shape [n, ...], such as a weight that all layers keep in one array: slice i, called
         "name[i]", is a parameter of its own. The arguments are those of register."""
         flags = delayed * _ddp.DDP_PARAM_DELAYED | in_place * _ddp.DDP_PARAM_IN_PLACE
-        desc, (extents, element, place), kept = self._describe(name, data, grad, shape, dtype, flags, uses, device)
+        desc, (extents, *rest), kept = self._describe(name, data, grad, shape, dtype, flags, uses, device, grad_dtype)
         first = _ddp.ddp_register_slices(self._handle, desc)
         self._handle.keep(kept)
         if in_place and kept[1]:
             self._in_place.append(kept[1])
-        layout = extents[1:], element, place
-        return [self._add(first + i, f"{name}[{i}]", layout, *(_slice(memory, i, extents[1:], element) for memory in kept))
-                for i in range(extents[0])]
+        element, of_grad, place = rest
+        layout = extents[1:], element, of_grad, place
+        return [self._add(first + i, f"{name}[{i}]", layout, _slice(kept[0], i, extents[1:], element),
+                          _slice(kept[1], i, extents[1:], of_grad)) for i in range(extents[0])]
 
     def _describe(self, name: str, data: Any, grad: Any, shape: Optional[Iterable[int]], dtype: Optional[DtypeLike],
-                  flags: int, uses: int, device: Optional[str]) -> Tuple[Any, _Layout, Any]:
+                  flags: int, uses: int, device: Optional[str], grad_dtype: Optional[DtypeLike]) -> Tuple[Any, _Layout, Any]:
         values = None if data is None else self._take(f"{name}: data", data)
         grads = None if grad is None else self._take(f"{name}: grad", grad)
         known = values or grads
@@ -118,20 +120,21 @@ class Context(DeviceMethods, HookMethods):
         element = dtype_of(dtype) if dtype is not None else known.dtype if known else _ddp.DDP_F32
         if known is None and shape is None:
             raise ValueError(f"{name}: say what it is, with data, grad or shape")
-        for what, memory in (("data", values), ("grad", grads)):
+        of_grad = element if grad_dtype is None else dtype_of(grad_dtype)
+        for what, memory, expected in (("data", values, element), ("grad", grads, of_grad)):
             if memory is not None:
-                _check_layout(f"{name}: {what}", memory, extents, element)
+                _check_layout(f"{name}: {what}", memory, extents, expected)
         places = {memory.device for memory in (values, grads) if memory} | ({device_of(device)} if device else set())
         if len(places) > 1:
             raise ValueError(f"{name}: data, grad and device are on {' and '.join(sorted(map(device_name, places)))}; they "
                              "must be in one place")
         place = places.pop() if places else (_ddp.DDP_DEVICE_CPU, 0)
-        return (_description(name, extents, element, values, grads, flags, uses, place), (extents, element, place),
+        return (_description(name, extents, element, values, grads, flags, uses, place, of_grad), (extents, element, of_grad, place),
                 (values, grads))
 
     def _add(self, index: int, name: str, layout: _Layout, data: Any, grad: Any) -> Parameter:
         parameter = Parameter(index)
-        parameter.name, (parameter.shape, parameter.dtype, place) = name, layout
+        parameter.name, (parameter.shape, parameter.dtype, parameter.grad_dtype, place) = name, layout
         parameter.device = device_name(place)
         parameter.data, parameter.grad, parameter._context_ref = data, grad, weakref.ref(self)
         self.parameters.append(parameter)
@@ -163,7 +166,7 @@ class Context(DeviceMethods, HookMethods):
         parameter = self.parameters[param]
         what = f"{parameter.name}: grad"
         source = memory_of(what, grad, writable=False)
-        same_layout(what, source, parameter.shape, parameter.dtype)
+        same_layout(what, source, parameter.shape, parameter.grad_dtype)
         _ddp.ddp_put(self._handle, param, source.address, add * _ddp.DDP_PUT_ADD)
 
     def grad_ready_sparse(self, param: int, indices: Any, values: Any) -> None:
@@ -172,7 +175,7 @@ class Context(DeviceMethods, HookMethods):
         whats = f"{parameter.name}: indices", f"{parameter.name}: values"
         rows, each = memory_of(whats[0], indices, False), memory_of(whats[1], values, False)
         same_layout(whats[0], rows, (rows.count,), _ddp.DDP_I64)
-        same_layout(whats[1], each, (rows.count, *parameter.shape[1:]), parameter.dtype)
+        same_layout(whats[1], each, (rows.count, *parameter.shape[1:]), parameter.grad_dtype)
         _ddp.ddp_grad_ready_sparse(self._handle, param, rows.address, each.address, rows.count)
 
     def grad_ready_factors(self, param: int, left: Any, right: Any) -> None:
@@ -182,8 +185,8 @@ class Context(DeviceMethods, HookMethods):
         a, b = memory_of(whats[0], left, False), memory_of(whats[1], right, False)
         n, m = parameter.shape[0], count_of(parameter.shape[1:])
         rows = a.count // n if n else 0
-        same_layout(whats[0], a, (rows, n), parameter.dtype)
-        same_layout(whats[1], b, (rows, m), parameter.dtype)
+        same_layout(whats[0], a, (rows, n), parameter.grad_dtype)
+        same_layout(whats[1], b, (rows, m), parameter.grad_dtype)
         _ddp.ddp_grad_ready_factors(self._handle, param, a.address, b.address, rows)
 
     def finalize(self) -> None:
@@ -225,7 +228,7 @@ class Context(DeviceMethods, HookMethods):
         libddp has waited in commit and finalize, and after finalize_on and wait_param_on the mean is there in the order
         of their stream."""
         parameter = self.parameters[param]
-        return Memory.at(_ddp.ddp_grad_view(self._handle, param), parameter.dtype, parameter.shape, self._layout(), False,
+        return Memory.at(_ddp.ddp_grad_view(self._handle, param), parameter.grad_dtype, parameter.shape, self._layout(), False,
                          device_of(parameter.device))
 
     @property
@@ -238,7 +241,7 @@ class Context(DeviceMethods, HookMethods):
         parameter = self.parameters[param]
         indices, values, count = _ddp.ddp_sparse_gradient(self._handle, param)
         return (copied(indices, _ddp.DDP_I64, (count,)),
-                copied(values, parameter.dtype, (count, *parameter.shape[1:])))
+                copied(values, parameter.grad_dtype, (count, *parameter.shape[1:])))
 
     # WHO TAKES PART
 
@@ -354,11 +357,12 @@ def _slice(memory: Optional[Memory], i: int, shape: Tuple[int, ...], dtype: int)
 
 
 def _description(name: str, shape: Sequence[int], dtype: int, data: Optional[Memory], grad: Optional[Memory], flags: int,
-                 uses: int, device: Tuple[int, int]) -> Any:
+                 uses: int, device: Tuple[int, int], grad_dtype: int = 0) -> Any:
     desc = _ddp.ddp_param_desc()
     desc.name = name
     desc.set_shape(list(shape))
     desc.dtype = dtype
+    desc.grad_dtype = grad_dtype
     desc.device.kind, desc.device.index = device
     desc.data = data.address if data else None
     desc.grad = grad.address if grad else None

@@ -20,11 +20,12 @@ import weakref
 import torch
 from torch import distributed, nn
 
-from ._errors import InvalidStateError, UnsupportedError
+from ._errors import InvalidStateError
 from ._torch_devices import chosen_devices, moved
 from ._torch_groups import group_of, process_group
 from ._torch_hooks import GradBucket, allreduce_hook, fp16_compress_hook
 from ._torch_join import NO_JOIN, Joined, forward_begins
+from ._torch_precision import Precision
 from ._torch_steps import Options, Reducer, Steps, abandon, in_backward_pass
 from .group import Group
 
@@ -38,9 +39,9 @@ class DistributedDataParallel(nn.Module):
 
     The arguments are those of torch.nn.parallel.DistributedDataParallel. process_group is a ddp.Group or a group of
     torch.distributed; the default is process_group(), the group of the job. bucket_cap_mb="auto" finds the cap in the first
-    steps (docs/steps.md). mixed_precision is not supported. On a GPU, steps are in the order of the current streams, and the host does
-    not wait for it (docs/python.md has the exceptions). Arguments that only save time or memory of PyTorch's class (check_reduction,
-    batched_grad_copy, lazy_bucket_allocation) change nothing.
+    steps (docs/steps.md). On a GPU, steps are in the order of the current streams, and the host does not wait for it (docs/python.md has
+    the exceptions). Arguments that only save time or memory of PyTorch's class (check_reduction,
+    batched_grad_copy, lazy_bucket_allocation) change nothing. weighted_mean=True, on all ranks: each step has a weight, of set_weight.
 
     Each forward pass compares the module with what is registered. Tensors that were replaced or converted are registered again, on all
     ranks.
@@ -50,10 +51,9 @@ class DistributedDataParallel(nn.Module):
                  process_group=None, bucket_cap_mb=None, find_unused_parameters=False, check_reduction=False,
                  gradient_as_bucket_view=False, static_graph=False, delay_all_reduce_named_params=None,
                  param_to_hook_all_reduce=None, mixed_precision=None, device_mesh=None, skip_all_reduce_unused_params=False,
-                 bucket_cap_mb_list=None, batched_grad_copy=False, forward_sync_buffers=None, lazy_bucket_allocation=False):
+                 bucket_cap_mb_list=None, batched_grad_copy=False, forward_sync_buffers=None, lazy_bucket_allocation=False, *,
+                 weighted_mean=False):
         super().__init__()
-        if mixed_precision is not None:
-            raise UnsupportedError(f"mixed_precision: ddp.torch.DistributedDataParallel has nothing for {mixed_precision!r}: use torch.autocast")
         if device_mesh is not None:
             if process_group is not None:
                 raise ValueError("device_mesh: give it or process_group, not both")
@@ -62,6 +62,8 @@ class DistributedDataParallel(nn.Module):
                                 f"{type(device_mesh).__name__}")
             if device_mesh.ndim != 1:
                 raise ValueError(f"device_mesh: it has {device_mesh.ndim} dimensions, and 1 is expected. Give one of its parts")
+            if device_mesh.get_coordinate() is None:
+                raise ValueError(f"device_mesh: rank {distributed.get_rank()} is not in it. The ranks of a mesh make a DistributedDataParallel of it")
             self.device_mesh, process_group = device_mesh, device_mesh.get_group(0)
         self._torch_group = None
         if distributed.is_available() and isinstance(process_group, distributed.ProcessGroup):
@@ -89,13 +91,15 @@ class DistributedDataParallel(nn.Module):
         self.parameters_to_ignore = set(getattr(module, "_ddp_params_and_buffers_to_ignore", ()))
         self.device_ids, self.output_device = chosen_devices(
             {tensor.device for name, tensor in module.named_parameters() if name not in self.parameters_to_ignore}, device_ids, output_device)
+        self.mixed_precision = mixed_precision
+        self._precision = None if mixed_precision is None else Precision(mixed_precision, module, self.parameters_to_ignore)
         self._delayed = {name for name, _ in delay_all_reduce_named_params or ()}
         unknown = sorted(self._delayed.difference(name for name, _ in module.named_parameters()))
         if unknown:
             raise ValueError(f"delay_all_reduce_named_params: the module has no parameter {unknown[0]}")
         if param_to_hook_all_reduce is not None and not self._delayed:
             raise ValueError("param_to_hook_all_reduce: it belongs to delay_all_reduce_named_params, which names no parameter")
-        self._autotune, self._hook, self._optimizer, self._has_joined = autotune, None, None, False
+        self._autotune, self._hook, self._optimizer, self._has_joined, self._weighted = autotune, None, None, False, weighted_mean
         self._start(process_group, init_sync)
 
     def _start(self, group, init_sync):
@@ -113,7 +117,8 @@ class DistributedDataParallel(nn.Module):
             ignored=self.parameters_to_ignore, delayed=self._delayed, find_unused=self.find_unused_parameters,
             skip_unused=self.skip_all_reduce_unused_params, static_graph=self.static_graph, as_views=self.gradient_as_bucket_view,
             bucket_bytes=max(1, self.bucket_bytes_cap), bucket_caps=self.bucket_bytes_cap_list, autotune=self._autotune,
-            send_buffers=self.forward_sync_buffers if join else self._init_sync_buffers, join=join or {})
+            send_buffers=self.forward_sync_buffers if join else self._init_sync_buffers, weighted=self._weighted,
+            reduce_dtype=self._precision and self._precision.reduce_dtype, join=join or {})
         if old is not None:
             old.end()
         steps = Steps(self.module, self.process_group, options, init_sync, functools.partial(_in_no_sync, weakref.ref(self)))
@@ -147,13 +152,14 @@ class DistributedDataParallel(nn.Module):
 
     def __getstate__(self):
         state = self.__dict__.copy()
-        for name in ("process_group", "_steps", "_join_config", "_torch_group", "device_mesh"):
+        for name in ("process_group", "_steps", "_join_config", "_torch_group", "device_mesh", "_precision"):
             state.pop(name, None)
         return state
 
     def __setstate__(self, state):
         super().__setstate__(state)
         self._torch_group = None
+        self._precision = self.mixed_precision and Precision(self.mixed_precision, self.module, self.parameters_to_ignore)
         self._start(None, False)
 
     def _set_static_graph(self):
@@ -185,6 +191,8 @@ class DistributedDataParallel(nn.Module):
         """The module's forward pass."""
         if self.device_ids:
             inputs, kwargs = moved((inputs, kwargs), torch.device(self.device_type, self.device_ids[0]))
+        if self._precision is not None:
+            inputs, kwargs = self._precision.cast((inputs, kwargs))
         again = self._before_forward()
         output = self.module(*inputs, **kwargs)
         if not again:
@@ -199,7 +207,8 @@ class DistributedDataParallel(nn.Module):
         present = forward_begins(self)
         if self.will_sync_module_buffers():
             self._send_buffers(present.root)
-        steps.scale = self.process_group.world_size / present.count if self._divide_by_present and present.count else 1
+        by_present = self._divide_by_present and present.count and not self._weighted
+        steps.scale = self.process_group.world_size / present.count if by_present else 1
         if with_gradients:
             self.require_forward_param_sync = self.require_backward_grad_sync
             if self.require_backward_grad_sync and steps.options.join:
@@ -260,6 +269,18 @@ class DistributedDataParallel(nn.Module):
         finally:
             self.require_backward_grad_sync = before
 
+    def set_weight(self, weight):
+        """With weighted_mean=True: what this rank's gradients count in the next synced backward pass, such as the tokens of its batch.
+        .grad becomes the sum over ranks of weight * gradient, divided by the sum of the weights. Call it once for each such pass, on all
+        ranks, before backward(); in join() before model(x)."""
+        if not self._weighted:
+            raise InvalidStateError("set_weight: this DistributedDataParallel averages without weights. Make it with weighted_mean=True, on "
+                                    "all ranks")
+        if not self.require_backward_grad_sync:
+            raise InvalidStateError("set_weight: gradients of no_sync() are added up, and have no weight of their own. Call it outside of "
+                                    "no_sync(), with the weight of all micro-batches together, and multiply each loss by its part of that")
+        self._steps.set_weight(weight)
+
     # UNEVEN INPUTS
 
     @contextlib.contextmanager
@@ -298,6 +319,9 @@ class DistributedDataParallel(nn.Module):
         GradBucket; a hook that communicates uses process_group, or torch.distributed where the program has initialised it."""
         if not callable(hook):
             raise TypeError(f"hook: a function is expected, not {type(hook).__name__}")
+        if self._precision is not None:
+            raise InvalidStateError("register_comm_hook: with mixed_precision buckets are reduced in its reduce_dtype, and no other hook is "
+                                    "there")
         if self._hook is not None:
             raise InvalidStateError("register_comm_hook was called before: a module has one hook")
         self._hook, self._hook_name = (state, hook), getattr(hook, "__qualname__", repr(hook))

@@ -515,7 +515,7 @@ class Adapter(unittest.TestCase):
         self.compare(lambda: torch.compile(Network(), backend="aot_eager"))
 
     def test_arguments(self):
-        with support.raises(self, NotImplementedError, "mixed_precision"):
+        with support.raises(self, TypeError, "mixed_precision"):
             DistributedDataParallel(Network(), mixed_precision="yes")
         for name, value in {"device_ids": [0], "output_device": 0, "device_mesh": 1, "param_to_hook_all_reduce": 1, "delay_all_reduce_named_params": [("none", 1)]}.items():
             with support.raises(self, (TypeError, ValueError), name):

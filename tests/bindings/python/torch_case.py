@@ -1,4 +1,6 @@
 """For the tests of ddp.torch: a test case on ranks, and a small module. It skips the test where PyTorch is not installed."""
+import os
+import sys
 import unittest
 
 import support
@@ -11,6 +13,18 @@ from torch import nn  # noqa: E402
 from ddp.torch import process_group  # noqa: E402
 
 torch.set_num_threads(1)
+
+
+def need(*version):
+    """Goes on with this version of PyTorch or a newer one: in this Python, or in that of DDP_TORCH_PYTHON, which then takes over. Skips the
+    test otherwise."""
+    if tuple(map(int, torch.__version__.split("+")[0].split(".")[:2])) >= version:
+        return
+    python = os.environ.pop("DDP_TORCH_PYTHON", None)
+    if python:
+        os.execv(python, [python, "-B", *sys.argv])
+    print(f"skipped: PyTorch {torch.__version__} is older than {'.'.join(map(str, version))}, and DDP_TORCH_PYTHON names no Python with it")
+    sys.exit()
 
 
 class Network(nn.Module):

@@ -69,10 +69,14 @@ class Modules(torch_module.Modules):
             with self.subTest(options):
                 self.steps_without_waiting(**options)
 
-    def steps_without_waiting(self, **options):
+    def test_the_host_does_not_wait_for_optimizers_in_hooks(self):
+        self.steps_without_waiting(self.step_in_hooks, bucket_cap_mb=0.0003)
+
+    def steps_without_waiting(self, prepare=lambda module: None, **options):
         module = Normalised().to(DEVICE)
         model = DistributedDataParallel(module, **options)
         optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+        prepare(module)
         batches = [(x[self.mine].to(DEVICE), y[self.mine].to(DEVICE)) for x, y in self.batches(7)]
 
         def step(x, y, context=contextlib.nullcontext):

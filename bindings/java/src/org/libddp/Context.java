@@ -185,7 +185,7 @@ public final class Context extends Hooks implements AutoCloseable {
     public void put(Parameter parameter, Buffer grad, boolean add) {
         int index = own(parameter);
         String what = parameter.name() + ": grad";
-        Memory source = Memory.of(what, grad, parameter.dtype());
+        Memory source = Memory.of(what, grad, parameter.gradDtype());
         if (!parameter.device().isCpu()) {
             throw new IllegalArgumentException("parameter: " + parameter + " is on "
                     + parameter.device()
@@ -209,7 +209,7 @@ public final class Context extends Hooks implements AutoCloseable {
         long width = Memory.count(parameter.shape()) / Math.max(1, parameter.shape()[0]);
         String what = parameter.name() + ": values";
         Memory each =
-                Memory.of(what, values, parameter.dtype()).counted(what, rows.count() * width);
+                Memory.of(what, values, parameter.gradDtype()).counted(what, rows.count() * width);
         handle.call(()
                             -> ddp.ddp_grad_ready_sparse(
                                     handle, index, rows.address, each.address, rows.count()));
@@ -231,10 +231,10 @@ public final class Context extends Hooks implements AutoCloseable {
         long n = parameter.shape()[0];
         long m = Memory.count(parameter.shape()) / Math.max(1, n);
         String[] whats = {parameter.name() + ": left", parameter.name() + ": right"};
-        Memory a = Memory.of(whats[0], left, parameter.dtype());
+        Memory a = Memory.of(whats[0], left, parameter.gradDtype());
         long rows = n == 0 ? 0 : a.count() / n;
         a.counted(whats[0], rows * n);
-        Memory b = Memory.of(whats[1], right, parameter.dtype()).counted(whats[1], rows * m);
+        Memory b = Memory.of(whats[1], right, parameter.gradDtype()).counted(whats[1], rows * m);
         handle.call(() -> ddp.ddp_grad_ready_factors(handle, index, a.address, b.address, rows));
         Reference.reachabilityFence(a);
         Reference.reachabilityFence(b);
@@ -379,7 +379,8 @@ public final class Context extends Hooks implements AutoCloseable {
             held = layout();
             ddp.ddp_grad_view(handle, own(parameter), view);
         } while (held != layout());
-        return Memory.at(view[0], parameter.dtype(), parameter.shape(), held, parameter.device());
+        return Memory.at(
+                view[0], parameter.gradDtype(), parameter.shape(), held, parameter.device());
     }
 
     /**
@@ -404,7 +405,7 @@ public final class Context extends Hooks implements AutoCloseable {
         long[] shape = parameter.shape();
         shape[0] = count[0];
         return new Rows(Memory.copied(indices[0], Dtype.I64, new long[] {count[0]}),
-                Memory.copied(values[0], parameter.dtype(), shape));
+                Memory.copied(values[0], parameter.gradDtype(), shape));
     }
 
     // WHO TAKES PART

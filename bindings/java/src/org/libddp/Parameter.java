@@ -9,17 +9,19 @@ public final class Parameter {
     private final String name;
     private final long[] shape;
     private final Dtype dtype;
+    private final Dtype gradDtype;
     private final Device device;
     private final Memory data;
     private final Memory grad;
 
-    Parameter(Context context, int index, String name, long[] shape, Dtype dtype, Device device,
-            Memory data, Memory grad) {
+    Parameter(Context context, int index, String name, long[] shape, Dtype dtype, Dtype gradDtype,
+            Device device, Memory data, Memory grad) {
         this.context = context;
         this.index = index;
         this.name = name;
         this.shape = shape;
         this.dtype = dtype;
+        this.gradDtype = gradDtype;
         this.device = device;
         this.data = data;
         this.grad = grad;
@@ -40,9 +42,14 @@ public final class Parameter {
         return shape.clone();
     }
 
-    /** {@return the type of its elements, and of its gradient's} */
+    /** {@return the type of its elements} */
     public Dtype dtype() {
         return dtype;
+    }
+
+    /** {@return the type of its gradient's elements} */
+    public Dtype gradDtype() {
+        return gradDtype;
     }
 
     /** {@return the device that its gradient lies on} */

@@ -13,6 +13,7 @@ public final class ParameterBuilder {
     private Memory grad;
     private long[] shape;
     private Dtype dtype;
+    private Dtype gradDtype;
     private Device device;
     private int flags;
     private int uses = 1;
@@ -85,6 +86,18 @@ public final class ParameterBuilder {
      */
     public ParameterBuilder dtype(Dtype value) {
         dtype = value;
+        return this;
+    }
+
+    /**
+     * The type of its gradient's elements; else that of its own. F32 gradients of BF16 values are
+     * summed in F32.
+     *
+     * @param value the same as that of grad, if it is given
+     * @return this
+     */
+    public ParameterBuilder gradDtype(Dtype value) {
+        gradDtype = value;
         return this;
     }
 
@@ -171,7 +184,8 @@ public final class ParameterBuilder {
      */
     public Parameter register() {
         int index = register(ddp::ddp_register_param);
-        return context.add(new Parameter(context, index, name, shape, dtype, device, data, grad));
+        return context.add(
+                new Parameter(context, index, name, shape, dtype, gradDtype, device, data, grad));
     }
 
     /**
@@ -188,7 +202,7 @@ public final class ParameterBuilder {
             Memory value = data == null ? null : data.slice(i);
             Memory gradient = grad == null ? null : grad.slice(i);
             slices.add(context.add(new Parameter(context, first + i, name + "[" + i + "]", extents,
-                    dtype, device, value, gradient)));
+                    dtype, gradDtype, device, value, gradient)));
         }
         return slices;
     }
@@ -205,6 +219,7 @@ public final class ParameterBuilder {
         try (ddp_param_desc desc = new ddp_param_desc()) {
             describe(desc);
             desc.setGrad(grad == null ? 0 : grad.address);
+            desc.setGrad_dtype(gradDtype.code);
             desc.setFlags(flags);
             desc.setUses(uses);
             function.call(context.handle, desc, index);
@@ -232,15 +247,16 @@ public final class ParameterBuilder {
         }
         if (shape == null) shape = known.shape();
         if (dtype == null) dtype = known == null ? Dtype.F32 : known.dtype();
-        if (data != null) data = fitting(name + ": data", data);
-        if (grad != null) grad = fitting(name + ": grad", grad);
+        if (gradDtype == null) gradDtype = dtype;
+        if (data != null) data = fitting(name + ": data", data, dtype);
+        if (grad != null) grad = fitting(name + ": grad", grad, gradDtype);
         placed(data);
         placed(grad);
         if (device == null) device = Device.CPU;
     }
 
-    private Memory fitting(String what, Memory memory) {
-        return memory.writable(what).typed(what, dtype).shaped(what, shape);
+    private Memory fitting(String what, Memory memory, Dtype type) {
+        return memory.writable(what).typed(what, type).shaped(what, shape);
     }
 
     private void placed(Memory memory) {
