@@ -82,8 +82,7 @@ protected:
 INSTANTIATE_TEST_SUITE_P(All, DevicePutTest,
                          testing::Values(Case{1, "streams", true, {0}}, Case{1, "shm", false, {0}},
                                          Case{2, "streams", true, {0, 1}},
-                                         Case{2, "shm", true, {0}},
-                                         Case{3, "tcp", false, {0, -1}},
+                                         Case{2, "shm", true, {0}}, Case{3, "tcp", false, {0, -1}},
                                          Case{3, "streams", false, {0, 1}}));
 
 // The memory is used for something else at once, and each step is on another stream, which knows
@@ -104,7 +103,8 @@ TEST_P(DevicePutTest, TheMeanIsThatOfWhatIsPut) {
                 return model.device(p) < 0 ? nullptr
                                            : on[static_cast<std::size_t>(model.device(p))];
             };
-            for (int d : {0, 1}) model.context.set_stream({DDP_DEVICE_CUDA, d}, on[static_cast<std::size_t>(d)]);
+            for (int d : {0, 1})
+                model.context.set_stream({DDP_DEVICE_CUDA, d}, on[static_cast<std::size_t>(d)]);
             for (int p : {2, 1, 0}) {
                 Array& array = *given[static_cast<std::size_t>(p)];
                 array.write(stream(p), static_cast<float>(10 * p + rank + step));
@@ -195,18 +195,37 @@ TEST_F(DevicePutErrorTest, RefusesOtherMemoryAndMoments) {
         };
         float* const view = model.grad(0);
         expect_refused({
-            {"put: host", kInvalid, {"ddp_put_on", "the CPU", "'p0' is on cuda:0"}, put(on_cpu, stream), 0},
-            {"put: other", kInvalid, {"cuda:1", "'p0' is on cuda:0"}, put(there.memory(), stream), 0},
+            {"put: host",
+             kInvalid,
+             {"ddp_put_on", "the CPU", "'p0' is on cuda:0"},
+             put(on_cpu, stream),
+             0},
+            {"put: other",
+             kInvalid,
+             {"cuda:1", "'p0' is on cuda:0"},
+             put(there.memory(), stream),
+             0},
             {"put: null", kInvalid, {"gradient is NULL", "4 elements"}, put(nullptr, stream), 0},
             {"put: overlap", kInvalid, {"overlaps", "ddp_grad_ready"}, put(view + 1, stream), 0},
             {"put: flags", DDP_ERROR_UNSUPPORTED, {"flags", "0x8"}, put(here.memory(), stream, 8)},
             {"put: capture", kState, {"captured"}, put(here.memory(), captured)},
-            {"put: no stream", DDP_ERROR_UNSUPPORTED, {"ddp_put_on"},
-             calling(ddp_put, context, 0, static_cast<const void*>(here.memory()), 0u), 0},
-            {"get: host", kInvalid, {"ddp_get_on", "memory is memory of the CPU"}, get(0, on_cpu, stream), 0},
+            {"put: no stream",
+             DDP_ERROR_UNSUPPORTED,
+             {"ddp_put_on"},
+             calling(ddp_put, context, 0, static_cast<const void*>(here.memory()), 0u),
+             0},
+            {"get: host",
+             kInvalid,
+             {"ddp_get_on", "memory is memory of the CPU"},
+             get(0, on_cpu, stream),
+             0},
             {"get: null", kInvalid, {"memory is NULL"}, get(0, nullptr, stream), 0},
             {"get: the place", kInvalid, {"overlaps"}, get(0, view, stream), 0},
-            {"get: device", kInvalid, {"cuda:0", "'p1' is on the CPU"}, get(1, here.memory(), stream), 1},
+            {"get: device",
+             kInvalid,
+             {"cuda:0", "'p1' is on the CPU"},
+             get(1, here.memory(), stream),
+             1},
             {"get: none", kInvalid, {"ddp_get_on", "7"}, get(7, here.memory(), stream)},
             {"get: capture", kState, {"captured"}, get(0, here.memory(), captured)},
         });

@@ -31,6 +31,7 @@ from jax import numpy as jnp
 
 from . import _ddp, _jax_calls
 from . import numpy as trees
+from ._arrays import dtype_of
 from .group import Group
 
 __all__ = ["DataParallel"]
@@ -153,7 +154,11 @@ class DataParallel(trees.DataParallel):
 
     def _register(self, path, value):
         if self._kind is not _jax_calls.CPU:
-            return self.context.register(path, shape=value.shape, dtype=value.dtype.name, device=f"{self._kind.name}:{self._index}")
+            try:
+                dtype = dtype_of(value.dtype.name)
+            except TypeError as error:
+                raise TypeError(f"{path}: {error}") from error
+            return self.context.register(path, shape=value.shape, dtype=dtype, device=f"{self._kind.name}:{self._index}")
         if value.dtype == jnp.bfloat16:
             return self.context.register(path, value.view(numpy.float16), dtype="bf16")  # libddp reads the same bytes
         return super()._register(path, value)

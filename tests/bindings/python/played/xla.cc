@@ -22,11 +22,12 @@ std::atomic<long> traits{-1};  // that the function told, when it was asked
 
 std::size_t bytes_of(const XLA_FFI_Buffer& buffer) {
     static const std::map<int, std::size_t> sizes{
-        {XLA_FFI_DataType_U8, 1},  {XLA_FFI_DataType_F16, 2},  {XLA_FFI_DataType_BF16, 2},
-        {XLA_FFI_DataType_S32, 4}, {XLA_FFI_DataType_F32, 4},  {XLA_FFI_DataType_S64, 8},
+        {XLA_FFI_DataType_U8, 1},  {XLA_FFI_DataType_F16, 2}, {XLA_FFI_DataType_BF16, 2},
+        {XLA_FFI_DataType_S32, 4}, {XLA_FFI_DataType_F32, 4}, {XLA_FFI_DataType_S64, 8},
         {XLA_FFI_DataType_F64, 8}, {XLA_FFI_DataType_C64, 8}, {XLA_FFI_DataType_C128, 16}};
     std::size_t bytes = sizes.at(buffer.dtype);
-    for (std::int64_t i = 0; i < buffer.rank; ++i) bytes *= static_cast<std::size_t>(buffer.dims[i]);
+    for (std::int64_t i = 0; i < buffer.rank; ++i)
+        bytes *= static_cast<std::size_t>(buffer.dims[i]);
     return bytes;
 }
 
