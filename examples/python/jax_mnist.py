@@ -1,6 +1,7 @@
 """jax_mnist.py: handwritten digits in JAX and optax. Each gradient is on its way while JAX computes the others.
 
-    ddprun -n 2 python3 jax_mnist.py      two processes; in the end rank 0 trains alone and compares the weights
+    ddprun -n 2 python3 jax_mnist.py      two processes, each on the GPU of its number on this machine, if JAX has one; in the end rank 0
+                                          trains alone and compares the weights
 """
 import pathlib
 
@@ -47,6 +48,9 @@ def train(params, gradients, rank, world, images, labels):
     return params
 
 
+told = ddp.environment()
+devices = jax.local_devices()
+jax.config.update("jax_default_device", devices[(told.local_rank if told else 0) % len(devices)])
 images, labels = idx.load(FOLDER, "train")
 parallel = DataParallel(first_weights())
 rank, world = parallel.group.rank, parallel.group.world_size

@@ -175,6 +175,14 @@ public:
     void grad_ready_on(ddp_param param, void* stream) {
         detail::call(ddp_grad_ready_on, get(), param, stream);
     }
+    template <class T>
+    void put_on(ddp_param param, const T* gradient, void* stream, std::uint32_t flags = 0) {
+        detail::call(ddp_put_on, get(), param, static_cast<const void*>(gradient), flags, stream);
+    }
+    template <class T>
+    void get_on(ddp_param param, T* memory, void* stream) {
+        detail::call(ddp_get_on, get(), param, static_cast<void*>(memory), stream);
+    }
     void finalize_on(void* stream) {
         detail::call(ddp_finalize_on, get(), stream);
     }

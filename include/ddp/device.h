@@ -59,6 +59,26 @@ DDP_API ddp_status ddp_device_count(ddp_device_kind kind, int32_t* devices, ddp_
 DDP_API ddp_status ddp_grad_ready_on(ddp_context* context, ddp_param param, void* stream,
                                      ddp_error** error);
 
+/* ddp_put for a parameter on a device: copies a gradient from memory of that device to its place,
+ * and announces it, both in the order of `stream`. What the program enqueues on `stream` afterwards
+ * may overwrite `gradient`, so it suits a library that reuses memory in the order of its stream.
+ * For a CPU parameter it is ddp_put, and `stream` is ignored. Errors: as ddp_put; INVALID_ARGUMENT
+ * also for memory of another device or of the CPU, INVALID_STATE also for a stream that is being
+ * captured. Threads: any, several at once for different parameters. Blocks: as ddp_grad_ready.
+ * Collective: no. Callbacks: no. */
+DDP_API ddp_status ddp_put_on(ddp_context* context, ddp_param param, const void* gradient,
+                              uint32_t flags, void* stream, ddp_error** error);
+
+/* The reverse of ddp_put_on, between steps: copies the gradient from its place to `memory` of the
+ * same device, which has room for as many elements, in the order of `stream`. The copy comes after
+ * the mean of the last step, and all that libddp enqueues later comes after the copy. For a CPU
+ * parameter libddp copies at once, and `stream` is ignored. Errors: INVALID_STATE (during a step;
+ * a stream that is being captured), INVALID_ARGUMENT (no such parameter, sparse or ignored; memory
+ * of elsewhere, or that overlaps the place); those of a broken group. Threads: one. Blocks: no.
+ * Collective: no. Callbacks: no. */
+DDP_API ddp_status ddp_get_on(ddp_context* context, ddp_param param, void* memory, void* stream,
+                              ddp_error** error);
+
 /* ddp_finalize that does not wait for the device, for a context whose parameters lie on one device
  * and perhaps the CPU. When it returns, everything is enqueued: what the program enqueues on
  * `stream` afterwards sees the reduced gradients, and gradients on the CPU are reduced. For

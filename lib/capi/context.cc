@@ -280,17 +280,8 @@ ddp_status ddp_commit(ddp_context* context, ddp_error** error) {
 
 ddp_status ddp_grad_view(ddp_context* context, ddp_param param, void** view, ddp_error** error) {
     return guard(error, "ddp_grad_view", [&] {
-        Context& c = context_of(context);
         require(view, "view");
-        Reducer& reducer = c.committed();
-        c.model().table.require(param);
-        const Param& p = c.model().table[param];
-        if (p.sparse || p.ignored)
-            throw CallError({DDP_ERROR_INVALID_ARGUMENT,
-                             str("'", p.name, "' is ", p.sparse ? "sparse" : "ignored",
-                                 " and has no place in a bucket"),
-                             -1, param});
-        *view = reducer.parts().layout->view(param);
+        *view = require_place(context_of(context), param).parts().layout->view(param);
     });
 }
 

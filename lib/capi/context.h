@@ -17,6 +17,19 @@ inline Context& between_steps(ddp_context* context) {
     return c;
 }
 
+// A committed context's reducer, for a gradient that has a place in a bucket.
+inline Reducer& require_place(Context& context, ddp_param param) {
+    Reducer& reducer = context.committed();
+    context.model().table.require(param);
+    const Param& p = context.model().table[param];
+    if (p.sparse || p.ignored)
+        throw CallError({DDP_ERROR_INVALID_ARGUMENT,
+                         str("'", p.name, "' is ", p.sparse ? "sparse" : "ignored",
+                             " and has no place in a bucket"),
+                         -1, param});
+    return reducer;
+}
+
 // A public function that is part of a step. body: gets the reducer.
 template <class Body>
 ddp_status step_call(ddp_context* context, ddp_error** error, const char* call, Body body) {

@@ -26,6 +26,21 @@ ddp_status ddp_grad_ready_on(ddp_context* context, ddp_param param, void* stream
                      [&](Reducer& r) { r.arrivals().grad_ready_on(param, stream); });
 }
 
+ddp_status ddp_put_on(ddp_context* context, ddp_param param, const void* gradient, uint32_t flags,
+                      void* stream, ddp_error** error) {
+    return step_call(context, error, "ddp_put_on", [&](Reducer& r) {
+        require_flags(flags, DDP_PUT_ADD);
+        r.arrivals().put_on(param, gradient, (flags & DDP_PUT_ADD) != 0, stream);
+    });
+}
+
+ddp_status ddp_get_on(ddp_context* context, ddp_param param, void* memory, void* stream,
+                      ddp_error** error) {
+    return guard(error, "ddp_get_on", [&] {
+        require_place(context_of(context), param).copy_out(param, memory, stream);
+    });
+}
+
 ddp_status ddp_finalize_enqueue(ddp_context* context, ddp_error** error) {
     return step_call(context, error, "ddp_finalize_enqueue",
                      [](Reducer& r) { r.results().finalize_enqueue(); });

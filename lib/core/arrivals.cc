@@ -105,11 +105,34 @@ void Arrivals::take_whole(std::int32_t param, const ParamState& s) {
 void Arrivals::put(std::int32_t param, const void* gradient, bool add) {
     parts_.model.table.require(param);
     ParamState& s = states_[param];
+    if (s.streams)
+        throw CallError(
+            {DDP_ERROR_UNSUPPORTED,
+             str("'", name(param), "' is on ", device_name(s.streams->device()),
+                 ", where only the program knows the stream; give the gradient to ddp_put_on"),
+             -1, param});
+    take_copy(param, s, gradient, add, nullptr);
+}
+
+void Arrivals::put_on(std::int32_t param, const void* gradient, bool add, void* stream) {
+    parts_.model.table.require(param);
+    ParamState& s = states_[param];
+    // the CPU has no streams
+    if (!s.streams) return in_call("ddp_put", [&] { put(param, gradient, add); });
+    s.streams->stream()->refuse_capture(stream);
+    take_copy(param, s, gradient, add, stream);
+}
+
+void Arrivals::take_copy(std::int32_t param, ParamState& s, const void* gradient, bool add,
+                         void* stream) {
     const auto check = [&] {
         refuse_dense(param, s);
-        parts_.gradients.at(s, [&](auto& side) { side.require_copyable(param, s, gradient, add); });
+        if (s.streams) join_graph(parts_, 0);
+        parts_.gradients.require_copyable(
+            param, "gradient", gradient, add,
+            "; where the program writes there itself it calls ddp_grad_ready");
     };
-    announce(param, s, check, [&](Phase) {
+    announce(param, s, check, [&](Phase phase) {
         const std::int32_t calls = s.now.calls.load(std::memory_order_acquire);
         if (calls >= s.uses) refuse(param, s, calls);  // its bucket may be on its way
         FactorGradients& factors = parts_.gradients.factors();
@@ -117,7 +140,10 @@ void Arrivals::put(std::int32_t param, const void* gradient, bool add) {
                                ? factors.whole(param)
                                : calls > 0 || s.waits_for_sync.load(std::memory_order_relaxed);
         s.given.store(true, std::memory_order_relaxed);
-        parts_.gradients.on_host().copy_given(s, gradient, add && begun);
+        parts_.gradients.at(s, [&](auto& side) {
+            side.copy_given(s, gradient, add && begun, stream);
+            side.come(s, stream, phase == Phase::kFillingLocal);
+        });
         if (s.factored && !add) factors.discard(param);
         if (s.factored) factors.add_whole(param);
     });

@@ -25,6 +25,7 @@ public:
     void grad_ready_on(std::int32_t param, void* stream);
     // add: to what is there since the last synced step, if anything is.
     void put(std::int32_t param, const void* gradient, bool add);
+    void put_on(std::int32_t param, const void* gradient, bool add, void* stream);
     void grad_ready_sparse(std::int32_t param, const std::int64_t* indices, const void* values,
                            std::size_t count);
     void grad_ready_factors(std::int32_t param, const void* left, const void* right,
@@ -45,6 +46,7 @@ private:
         s.given.store(false, std::memory_order_relaxed);
     }
     void take_whole(std::int32_t param, const ParamState& s);
+    void take_copy(std::int32_t param, ParamState& s, const void* gradient, bool add, void* stream);
     Phase look() const;
     Phase begin(Phase phase);
     void require_filling(Phase phase) const;

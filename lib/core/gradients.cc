@@ -19,27 +19,7 @@ void* home(const Gradient& gradient) {
 
 }  // namespace
 
-void HostGradients::require_copyable(std::int32_t param, const Gradient& gradient,
-                                     const void* given, bool add) const {
-    if (gradient.bytes == 0) return;
-    const std::string& name = table_[param].name;
-    const auto refuse = [param](const std::string& why) {
-        throw CallError({DDP_ERROR_INVALID_ARGUMENT, why, -1, param});
-    };
-    if (!given)
-        refuse(str("gradient is NULL, but '", name, "' has ", gradient.count,
-                   gradient.count == 1 ? " element" : " elements"));
-    if (const ddp_device device = device_of(given); !is_cpu(device))
-        refuse(
-            str("gradient is memory of ", device_name(device), ", but '", name, "' is on the CPU"));
-    const auto from = reinterpret_cast<std::uintptr_t>(given);
-    const auto to = reinterpret_cast<std::uintptr_t>(home(gradient));
-    if (from < to + gradient.bytes && to < from + gradient.bytes && (add || from != to))
-        refuse(str("gradient overlaps the place of the gradient of '", name,
-                   "'; where the program writes there itself it calls ddp_grad_ready"));
-}
-
-void HostGradients::copy_given(const Gradient& gradient, const void* given, bool add) {
+void HostGradients::copy_given(const Gradient& gradient, const void* given, bool add, void*) {
     void* const to = home(gradient);
     if (gradient.bytes == 0 || given == to) return;
     if (add) {
@@ -48,6 +28,11 @@ void HostGradients::copy_given(const Gradient& gradient, const void* given, bool
     } else {
         std::memcpy(to, given, gradient.bytes);
     }
+    count_copied(gradient);
+}
+
+void HostGradients::copy_out(const Gradient& gradient, void* memory, void*) {
+    if (gradient.bytes > 0) std::memcpy(memory, home(gradient), gradient.bytes);
     count_copied(gradient);
 }
 
@@ -96,17 +81,11 @@ void DeviceGradients::reset_layout(const Layout& layout) {
     fills_ = std::vector<Fill>(table_.params().size());
 }
 
-void DeviceGradients::require_copyable(std::int32_t param, const Gradient& gradient, const void*,
-                                       bool) const {
-    throw CallError(
-        {DDP_ERROR_UNSUPPORTED,
-         str("'", table_[param].name, "' is on ", device_name(gradient.streams->device()),
-             ", where only the program knows the stream; copy the gradient to desc.grad or "
-             "ddp_grad_view there, and call ddp_grad_ready_on"),
-         -1, param});
-}
-
 void DeviceGradients::begin_step(const Participation& participation) {
+    {
+        const Lock lock(mutex_);
+        ordered_.clear();
+    }
     for (auto& bucket : buckets_) {
         if (!bucket) continue;
         std::int32_t expected = 0;
@@ -120,6 +99,37 @@ void DeviceGradients::begin_step(const Participation& participation) {
         bucket->streams.clear();
         bucket->complete.clear();
     }
+}
+
+// The context's stream has all that was enqueued in earlier steps. Their gradients may be on another
+// stream of the program's than this one.
+void DeviceGradients::copy_given(const Gradient& gradient, const void* given, bool add,
+                                 void* stream) {
+    void* const to = home(gradient);
+    if (gradient.bytes == 0 || given == to) return;
+    const DeviceStreams& streams = *gradient.streams;
+    {
+        const Lock lock(mutex_);
+        const ProgramStream ours{&streams, stream};
+        if (names_thread_stream(stream) ||
+            std::find(ordered_.begin(), ordered_.end(), ours) == ordered_.end()) {
+            streams.stream()->lead(stream);
+            ordered_.push_back(ours);
+        }
+    }
+    on_device::copy(streams.device(), stream, to, given, gradient.count, gradient.dtype, add);
+    copied_bytes_.fetch_add(gradient.bytes, std::memory_order_relaxed);
+}
+
+void DeviceGradients::copy_out(const Gradient& gradient, void* memory, void* stream) {
+    const DeviceStreams& streams = *gradient.streams;
+    streams.stream()->refuse_capture(stream);
+    if (gradient.bytes == 0) return;
+    streams.stream()->lead(stream);
+    on_device::copy(streams.device(), stream, memory, home(gradient), gradient.count,
+                    gradient.dtype, false);
+    streams.stream()->follow(stream);
+    copied_bytes_.fetch_add(gradient.bytes, std::memory_order_relaxed);
 }
 
 void DeviceGradients::come(const Gradient& gradient, void* stream, bool later) {
@@ -276,6 +286,33 @@ Gradients::Gradients(const Model& model)
       factors_(model.table) {
     rows_.prepare();
     factors_.prepare();
+}
+
+void Gradients::require_copyable(std::int32_t param, const char* name, const void* memory,
+                                 bool apart, const char* advice) const {
+    const ParamState& gradient = (*this)[param];
+    if (gradient.bytes == 0) return;
+    const std::string what = str("'", model_.table[param].name, "'");
+    const auto refuse = [param, name](const std::string& why) {
+        throw CallError({DDP_ERROR_INVALID_ARGUMENT, str(name, why), -1, param});
+    };
+    if (!memory)
+        refuse(str(" is NULL, but ", what, " has ", gradient.count,
+                   gradient.count == 1 ? " element" : " elements"));
+    const ddp_device here = gradient.streams ? gradient.streams->device() : ddp_device{};
+    if (const ddp_device device = device_of(memory); !same_device(device, here))
+        refuse(str(" is memory of ", is_cpu(device) ? "the CPU" : device_name(device), ", but ",
+                   what, " is on ", is_cpu(here) ? "the CPU" : device_name(here)));
+    const auto from = reinterpret_cast<std::uintptr_t>(memory);
+    const auto to = reinterpret_cast<std::uintptr_t>(home(gradient));
+    if (from < to + gradient.bytes && to < from + gradient.bytes && (apart || from != to))
+        refuse(str(" overlaps the place of the gradient of ", what, advice));
+}
+
+void Gradients::copy_out(std::int32_t param, void* memory, void* stream) {
+    const ParamState& s = (*this)[param];
+    require_copyable(param, "memory", memory, true);
+    at(s, [&](auto& side) { side.copy_out(s, memory, stream); });
 }
 
 void Gradients::reset_layout(const Layout& layout) {

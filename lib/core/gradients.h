@@ -41,10 +41,8 @@ public:
     static void* caller(const Gradient&) { return nullptr; }
     static void come(const Gradient&, void*, bool) {}
 
-    // Throws unless what is given to ddp_put lies elsewhere, or is what is there already.
-    void require_copyable(std::int32_t param, const Gradient& gradient, const void* given,
-                          bool add) const;
-    void copy_given(const Gradient& gradient, const void* given, bool add);
+    void copy_given(const Gradient& gradient, const void* given, bool add, void* stream);
+    void copy_out(const Gradient& gradient, void* memory, void* stream);
 
     // Brings a gradient into its bucket, times `scale`.
     void fill(std::int32_t, const Gradient& gradient, double scale) {
@@ -149,9 +147,10 @@ public:
     // it. Any thread.
     void come(const Gradient& gradient, void* stream, bool later);
 
-    // Throws UNSUPPORTED: only the program knows the stream.
-    [[noreturn]] void require_copyable(std::int32_t param, const Gradient& gradient,
-                                       const void* given, bool add) const;
+    // In the order of a stream of the program's: after all of the steps before.
+    void copy_given(const Gradient& gradient, const void* given, bool add, void* stream);
+    // The same; what follows on the context's stream comes after it.
+    void copy_out(const Gradient& gradient, void* memory, void* stream);
 
     // The last that is said about a gradient in this step, after come(), and before the queue is
     // told. pack() fills and scales.
@@ -208,6 +207,7 @@ private:
         }
     };
     using Route = std::tuple<const DeviceStreams*, ddp_dtype, ddp_dtype>;
+    using ProgramStream = std::pair<const DeviceStreams*, void*>;
 
     Bucket& bucket(std::int32_t index) { return *buckets_[static_cast<std::size_t>(index)]; }
     void decide(std::int32_t param, const Gradient& gradient, Fill fill);
@@ -225,6 +225,9 @@ private:
     std::map<std::int32_t, std::shared_ptr<std::byte>> kept_;
     std::map<Route, std::vector<ddp_segment>> results_;
     std::atomic<std::uint64_t> copied_bytes_{0};
+    Mutex mutex_;
+    // that come after the steps before
+    std::vector<ProgramStream> ordered_ DDP_GUARDED_BY(mutex_);
 };
 
 // All that ddp_grad_ready touches of a parameter, in one cache line. Its parts have different
@@ -288,6 +291,12 @@ public:
     bool dense(std::int32_t param, const Gradient& gradient) {
         return !gradient.sparse && (!gradient.factored || factors_.whole(param));
     }
+    // Throws unless `memory` is on the gradient's device and lies elsewhere than its place. It may be
+    // the place itself, unless apart. name: of the argument. advice: for one that overlaps.
+    void require_copyable(std::int32_t param, const char* name, const void* memory, bool apart,
+                          const char* advice = "") const;
+    // To memory of the program's, between steps.
+    void copy_out(std::int32_t param, void* memory, void* stream);
     // A program that adds to gradients, and does not zero them before this step, has the mean of
     // earlier steps there. The mean of the sums has it whole only if ranks without a new gradient
     // count with it, too.

@@ -336,6 +336,12 @@ void Reducer::clear_gradients() {
     }
 }
 
+void Reducer::copy_out(std::int32_t param, void* memory, void* stream) {
+    parts_.group->check();
+    require_idle();
+    parts_.gradients.copy_out(param, memory, stream);
+}
+
 void Reducer::require_idle() const {
     if (idle()) return;
     parts_.group->check();  // a broken step does not end

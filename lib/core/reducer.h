@@ -60,6 +60,8 @@ public:
     void set_group(std::shared_ptr<Group> group, const ContextNumber& number);
     // Where the program finds its dense gradients of the CPU there are zeros.
     void clear_gradients();
+    // The gradient, to memory of the program's on the same device.
+    void copy_out(std::int32_t param, void* memory, void* stream);
     bool idle() const { return parts_.phase.load(std::memory_order_acquire) == Phase::kIdle; }
     // Throws INVALID_STATE, saying what the call would have to wait for, unless idle.
     void require_idle() const;

@@ -23,11 +23,15 @@ const ddp_device_kernels& kernels_of(ddp_device_kind kind) {
 }
 
 template <class Kernel, class... Arguments>
+void launch_on(const ddp_device& device, void* stream, const char* what,
+               Kernel ddp_device_kernels::*kernel, Arguments... arguments) {
+    call_device(device, what, kernels_of(device.kind).*kernel, device.index, stream, arguments...);
+}
+
+template <class Kernel, class... Arguments>
 void launch(const DeviceStream& stream, const char* what, Kernel ddp_device_kernels::*kernel,
             Arguments... arguments) {
-    const ddp_device& device = stream.device();
-    call_device(device, what, kernels_of(device.kind).*kernel, device.index, stream.handle(),
-                arguments...);
+    launch_on(stream.device(), stream.handle(), what, kernel, arguments...);
 }
 
 }  // namespace
@@ -43,6 +47,19 @@ void transfer(const DeviceStream& stream, const std::vector<ddp_segment>& segmen
     if (segments.empty()) return;
     launch(stream, "moving gradients", &ddp_device_kernels::transfer, segments.data(),
            segments.size(), src_dtype, dst_dtype, scale);
+}
+
+void copy(const ddp_device& device, void* stream, void* dst, const void* src, std::size_t count,
+          ddp_dtype dtype, bool add) {
+    const char* const what = "copying a gradient";
+    const ddp_segment segment{dst, src, count};
+    const void* const terms[] = {dst, src};
+    if (add)
+        launch_on(device, stream, what, &ddp_device_kernels::reduce, dst, terms, std::size_t{2},
+                  count, dtype, DDP_SUM, 1.0);
+    else
+        launch_on(device, stream, what, &ddp_device_kernels::transfer, &segment, std::size_t{1},
+                  dtype, dtype, 1.0);
 }
 
 void reduce(const DeviceStream& stream, void* out, const void* const* inputs,

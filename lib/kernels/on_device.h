@@ -18,6 +18,9 @@ StreamPtr make_stream(const ddp_device& device);
 
 void transfer(const DeviceStream& stream, const std::vector<ddp_segment>& segments,
               ddp_dtype src_dtype, ddp_dtype dst_dtype, double scale);
+// dst = src, or (add) dst += src: in the order of a stream of the program's.
+void copy(const ddp_device& device, void* stream, void* dst, const void* src, std::size_t count,
+          ddp_dtype dtype, bool add);
 void reduce(const DeviceStream& stream, void* out, const void* const* inputs,
             std::size_t input_count, std::size_t count, ddp_dtype dtype, ddp_reduce_op op,
             double scale);

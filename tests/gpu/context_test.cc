@@ -88,6 +88,51 @@ TEST_P(GpuSteps, AnotherStreamWaitsForEachParameter) {
     });
 }
 
+// All gradients come through one block of memory, and all means leave through it, in the order of a
+// stream that is another one in each step.
+TEST_P(GpuSteps, GradientsComeFromMemoryThatIsUsedAgain) {
+    run([&](int rank, ddp_group* group) {
+        GpuModel model(group, GetParam());
+        Gpu streams[2];
+        const auto block = model.gpu().allocate(kSizes[1] * 4);
+        std::vector<std::shared_ptr<std::byte>> given, got;
+        for (int p = 0; p < kParams; ++p) {
+            given.push_back(model.gpu().allocate(kSizes[static_cast<std::size_t>(p)] * 4));
+            got.push_back(model.gpu().allocate(kSizes[static_cast<std::size_t>(p)] * 4));
+        }
+        model.gpu().wait();  // until they hold zeros
+        const auto move = [&](Gpu& on, void* to, const void* from, int p) {
+            on_device::transfer(on.stream(), {{to, from, kSizes[static_cast<std::size_t>(p)]}},
+                                DDP_F32, DDP_F32, 1);
+        };
+        for (int step = 0; step < 3; ++step) {
+            Gpu& on = streams[step % 2];
+            model.begin();
+            for (int p = kParams; p-- > 0;)
+                on.write(given[static_cast<std::size_t>(p)].get(),
+                         GpuModel::numbers(p, gradient(rank, p, step)));
+            for (int p = kParams; p-- > 0;) {
+                move(on, block.get(), given[static_cast<std::size_t>(p)].get(), p);
+                OK(ddp_put_on(model.context(), p, block.get(), 0, on.handle(), &error));
+            }
+            OK(ddp_finalize_on(model.context(), on.handle(), &error));
+            for (int p = 0; p < kParams; ++p) {
+                OK(ddp_get_on(model.context(), p, block.get(), on.handle(), &error));
+                move(on, got[static_cast<std::size_t>(p)].get(), block.get(), p);
+            }
+            for (int p = 0; p < kParams; ++p) {
+                const auto expected =
+                    values_of<float>(GpuModel::numbers(p, mean(world(), p, step)));
+                const auto actual = values_of<float>(
+                    on.read(got[static_cast<std::size_t>(p)].get(), expected.size() * 4));
+                for (std::size_t k = 0; k < expected.size(); ++k)
+                    ASSERT_NEAR(actual[k], expected[k], 1e-5f * std::fmax(1.0f, expected[k]))
+                        << "gradient " << p << "[" << k << "] in step " << step;
+            }
+        }
+    });
+}
+
 // The host runs ahead: when everything is enqueued the GPU has not even begun.
 TEST_P(GpuSteps, AGradientThatIsWrittenLateIsInTheSum) {
     if (world() > 1) GTEST_SKIP() << "through the host a rank waits for its data";

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Steps of training of CuPy's or JAX's arrays on a GPU through the Python package, every number checked:
+"""Steps of training of CuPy's, numba's or JAX's arrays on a GPU through the Python package, every number checked:
 
-    ddprun -n 2 python3 python_arrays.py cupy|jax [--backend shm]
+    ddprun -n 2 python3 python_arrays.py cupy|numba|jax [--backend shm]
 
 CuPy registers arrays, writes gradients on a stream of its own, one in an array and one in its bucket, and a hook works on its bucket's
-stream. JAX's gradients are arrays that nobody may write: a hook reduces from them into the bucket, or CuPy copies them there; CuPy
-copies the means for JAX. All ranks may share one GPU. A world of 1, 2, 4 ... ranks: their numbers are exact. Prints "skipped:
+stream. numba's arrays have __cuda_array_interface__ alone. JAX's gradients are arrays that nobody may write: a hook reduces from them into
+the bucket, or libddp copies them there; CuPy copies the means for JAX. All ranks may share one GPU. A world of 1, 2, 4 ... ranks: their numbers are exact. Prints "skipped:
 REASON" where the library is not there, or sees no GPU.
 """
 import argparse
@@ -105,15 +105,64 @@ def train_jax(group, jax, device, copy, copied):
             gradients.clear()
 
 
-def by_cupy(cupy):
+def train_numba(group, cuda, numpy):
+    """One parameter with arrays of numba's, one whose gradients are given from them, and read back into one."""
+    rank, world = group.rank, group.world_size
+    stream = cuda.stream()
+
+    @cuda.jit
+    def write(array, value):
+        i = cuda.grid(1)
+        if i < array.size:
+            array[i] = i % 61 + value
+
+    def written(array, value):
+        write[(array.size + 127) // 128, 128, stream](array, value)
+        return array
+
+    def expect(what, array, start):
+        stream.synchronize()
+        check(what, array.copy_to_host(), ramp(numpy, VIEW, start))
+
+    with ddp.Context(group) as ctx:
+        ctx.set_stream(GPU, stream)
+        weight, grad, given, result = (cuda.device_array(VIEW, "float32") for _ in range(4))
+        whole = ctx.register("weight", written(weight, 7.0 * rank), grad)
+        inside = ctx.register("inside", shape=VIEW, dtype="f32", device=GPU)
+        ctx.commit()
+        expect("weight after commit", weight, 0)
+        for step in range(STEPS):
+            ctx.step_begin()
+            ctx.put_on(inside, written(given, float(rank - step)), stream)
+            written(given, -1.0)
+            written(grad, float(rank + step))
+            ctx.grad_ready_on(whole, stream)
+            ctx.finalize_on(stream)
+            ctx.get_on(inside, result, stream)
+            expect(f"gradient in step {step}", grad, (world - 1) / 2 + step)
+            expect(f"gradient that was put in step {step}", result, (world - 1) / 2 - step)
+
+
+def by_libddp(cupy):
     """Copies a JAX array into a bucket."""
 
     def copy(ctx, param, array):
-        stream = cupy.cuda.get_current_stream()
-        cupy.from_dlpack(ctx.grad_view(param))[...] = cupy.from_dlpack(array)
-        ctx.grad_ready_on(param, stream)
+        ctx.put_on(param, array, cupy.cuda.get_current_stream())
 
     return copy
+
+
+def try_numba(group):
+    try:
+        import numpy
+        from numba import cuda
+        if not cuda.is_available():
+            skip("numba sees no GPU")
+        import numba
+    except Exception as error:  # pylint: disable=broad-exception-caught
+        skip(f"numba: {error!r}")
+    train_numba(group, cuda, numpy)
+    return f"numba {numba.__version__}"
 
 
 def try_cupy(group):
@@ -140,21 +189,22 @@ def try_jax(group, device):
     if device == "cpu":
         train_jax(group, jax, device, None, lambda view: view)
     else:
-        for copy in (None, by_cupy(cupy)):
+        for copy in (None, by_libddp(cupy)):
             train_jax(group, jax, device, copy, lambda view: cupy.from_dlpack(view).copy())
     return f"JAX {jax.__version__}"
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("library", choices=("cupy", "jax"))
+    parser.add_argument("library", choices=("cupy", "numba", "jax"))
     parser.add_argument("--backend", default="shm")
     parser.add_argument("--device", default=GPU, help="cpu: for JAX, without a GPU")
     arguments = parser.parse_args()
     with ddp.Group(backend=arguments.backend) as group:
         if group.world_size & (group.world_size - 1):
             sys.exit("the number of ranks must be a power of two")
-        what = try_cupy(group) if arguments.library == "cupy" else try_jax(group, arguments.device)
+        attempts = {"cupy": lambda: try_cupy(group), "numba": lambda: try_numba(group), "jax": lambda: try_jax(group, arguments.device)}
+        what = attempts[arguments.library]()
         group.barrier()
         if group.rank == 0:
             print(f"{what}, {group.world_size} ranks: all numbers are right")

@@ -36,7 +36,7 @@ export allreduce!, bcast!, allgather!, reduce_scatter!, barrier, round_robin, al
 export isdone, then, complete!
 export register!, register_slices!, register_buffer!, commit!, step_begin!, grad_ready, grad_ready_sparse, grad_ready_factors
 export finalize!, finalize_async!, wait_param, discard!, set_sync!, no_sync, grad_view, layout_generation, sparse_gradient
-export set_stream!, grad_ready_on, finalize_on!, finalize_enqueue!, wait_param_on
+export set_stream!, grad_ready_on, put_on!, get_on!, finalize_on!, finalize_enqueue!, wait_param_on
 export mark_unused!, param_used, set_frozen!, skip!, skipped, set_weight!, join!
 export bucket_count, param_bucket, request_rebuild!, adopt_plan!, bucket_sizes, ready_order
 export average_parameters!, set_outer!, averager_state, load_averager_state!, set_group!

@@ -301,6 +301,35 @@ end
 grad_ready_on(ctx::Context, parameter::Parameter, stream) =
     call(LibDDP.ddp_grad_ready_on, ctx.handle, index_of(ctx, parameter), stream_of(stream))
 
+"""
+    put_on!(ctx, parameter, gradient, stream)
+
+`put!` for a parameter on a GPU: copies a gradient from an array there, in the order of the stream, and announces it. The array may be
+written again on the stream afterwards.
+"""
+function put_on!(ctx::Context, parameter::Parameter, gradient::AbstractArray, stream)
+    given = alike("$(parameter.name): gradient", parameter, gradient)
+    GC.@preserve gradient call(LibDDP.ddp_put_on, ctx.handle, index_of(ctx, parameter), given.pointer, UInt32(0), stream_of(stream))
+    return nothing
+end
+
+"""
+    get_on!(ctx, parameter, array, stream)
+
+Copies a gradient from its place to an array on the same GPU, in the order of the stream, between steps: after `finalize_on!` the mean.
+"""
+function get_on!(ctx::Context, parameter::Parameter, array::AbstractArray, stream)
+    taken = alike("$(parameter.name): array", parameter, array)
+    GC.@preserve array call(LibDDP.ddp_get_on, ctx.handle, index_of(ctx, parameter), taken.pointer, stream_of(stream))
+    return array
+end
+
+function alike(what, parameter, array)
+    size(array) == parameter.dims ||
+        throw(ArgumentError("$what: its size is $(size(array)), but $(parameter.dims) is expected"))
+    return memory_of(what, array, parameter.dtype; on_gpu=true)
+end
+
 "`finalize!` that does not wait for the GPU: what is enqueued on the stream afterwards sees the mean."
 function finalize_on!(ctx::Context, stream)
     sweep()

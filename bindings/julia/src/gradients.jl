@@ -34,8 +34,8 @@ the last synced step, in `no_sync` and for a parameter with several uses. Otherw
 """
 function Base.put!(ctx::Context, parameter::Parameter, gradient::AbstractArray; add::Bool=false)
     parameter.device == CPU ||
-        throw(ArgumentError("parameter: $(repr(parameter.name)) is on $(parameter.device), and put! copies memory of the CPU; write " *
-                            "the gradient into its grad_view with the package that you use the GPU with, and call grad_ready_on"))
+        throw(ArgumentError("parameter: $(repr(parameter.name)) is on $(parameter.device), and put! copies memory of the CPU; give " *
+                            "an array there to put_on!"))
     size(gradient) == parameter.dims ||
         throw(ArgumentError("$(parameter.name): gradient: its size is $(size(gradient)), but $(parameter.dims) is expected"))
     eltype(gradient) === julia_type(parameter.grad_dtype) ||

@@ -20,7 +20,11 @@ _DTYPES = {
     "c64": _ddp.DDP_C64, "complex64": _ddp.DDP_C64,
     "c128": _ddp.DDP_C128, "complex128": _ddp.DDP_C128, "complex": _ddp.DDP_C128,
 }  # yapf: disable
-_DLPACK_CUDA = 2
+_DLPACK_CUDA, _LEGACY_STREAM = 2, 1
+_CUDA_TYPES = {
+    "<f2": _ddp.DDP_F16, "<f4": _ddp.DDP_F32, "<f8": _ddp.DDP_F64, "<i4": _ddp.DDP_I32, "<i8": _ddp.DDP_I64,
+    "|u1": _ddp.DDP_U8, "<c8": _ddp.DDP_C64, "<c16": _ddp.DDP_C128,
+}  # yapf: disable
 _OPS = {"sum": _ddp.DDP_SUM, "avg": _ddp.DDP_AVG, "mean": _ddp.DDP_AVG, "prod": _ddp.DDP_PROD, "min": _ddp.DDP_MIN,
         "max": _ddp.DDP_MAX}
 
@@ -56,13 +60,16 @@ def milliseconds(seconds: Optional[float]) -> int:
     return max(1, round(seconds * 1000))
 
 
-def memory_of(what: str, array: Any, writable: bool = True, on_gpu: bool = False, stream: Any = None) -> Memory:
+def memory_of(what: str, array: Any, writable: bool = True, on_gpu: bool = False, stream: Any = None, index: int = 0) -> Memory:
     """The memory of an array, held; of the CPU, unless it may be on_gpu. `stream` comes after what the array's library has under
-    way on a GPU for it. Errors name `what`."""
+    way on a GPU for it. index: of its GPU, if the array does not say that. Errors name `what`."""
     if getattr(array, "requires_grad", False) and hasattr(array, "detach"):
         array = array.detach()  # PyTorch: the same memory, without the history of how it was computed
     try:
-        memory = array if isinstance(array, Memory) and array.device[0] else Memory(array, writable, stream_of(stream) or 0)
+        if _shows_cuda_alone(array):
+            memory = _of_cuda_interface(array, writable, stream_of(stream) or 0, index)
+        else:
+            memory = array if isinstance(array, Memory) and array.device[0] else Memory(array, writable, stream_of(stream) or 0)
     except (TypeError, ValueError, BufferError, RuntimeError) as error:
         kind = type(error) if type(error) in (TypeError, ValueError) else ValueError
         raise kind(f"{what}: {error}") from error
@@ -71,8 +78,47 @@ def memory_of(what: str, array: Any, writable: bool = True, on_gpu: bool = False
     return memory
 
 
-def gpu_of(array: Any) -> Optional[Tuple[int, int]]:
-    """On which GPU an array says that it is; None for all others."""
+def _shows_cuda_alone(array: Any) -> bool:
+    """numba's arrays have no other interface."""
+    return hasattr(array, "__cuda_array_interface__") and not hasattr(array, "__dlpack__")
+
+
+def _of_cuda_interface(array: Any, writable: bool, stream: int, index: int) -> Memory:
+    """Memory of an array that has __cuda_array_interface__, which does not say on which GPU."""
+    facts = array.__cuda_array_interface__
+    shape, (address, readonly) = tuple(facts["shape"]), facts["data"]
+    code = facts["typestr"]
+    if code not in _CUDA_TYPES:
+        raise TypeError(f"the array's elements are {code}; libddp has {', '.join(sorted(_CUDA_TYPES))}")
+    dtype = _CUDA_TYPES[code]
+    if facts.get("mask") is not None:
+        raise TypeError("the array has a mask; pass one without")
+    if not _in_row_major_order(shape, facts.get("strides"), _ddp.ddp_dtype_size(dtype)):
+        raise ValueError("the array is not contiguous in row-major order: pass a contiguous one, whose memory libddp can use as it is")
+    if writable and readonly:
+        raise ValueError("the array is read-only, and libddp has to write into it")
+    theirs = facts.get("stream")
+    if theirs is not None and theirs != (stream or _LEGACY_STREAM):
+        raise ValueError(f"its library has work under way for the array on stream {theirs}, and libddp would use it in the order of stream "
+                         f"{stream or _LEGACY_STREAM}: name that stream to libddp, in set_stream, or make the array where no stream is bound "
+                         "to it")
+    return Memory.at(address or 0, dtype, shape, array, readonly, (_ddp.DDP_DEVICE_CUDA, index))
+
+
+def _in_row_major_order(shape: Tuple[int, ...], strides: Optional[Sequence[int]], size: int) -> bool:
+    if strides is None or 0 in shape:
+        return True
+    for extent, stride in zip(reversed(shape), reversed(strides)):
+        if extent > 1 and stride != size:
+            return False
+        size *= extent
+    return True
+
+
+def gpu_of(array: Any, index: int = 0) -> Optional[Tuple[int, int]]:
+    """On which GPU an array says that it is, or on that of this index; None for all others."""
+    if _shows_cuda_alone(array):
+        return _ddp.DDP_DEVICE_CUDA, index
     if isinstance(array, Memory) or not hasattr(array, "__dlpack_device__"):
         return None
     try:
@@ -96,8 +142,8 @@ def device_of(name: str) -> Tuple[int, int]:
 
 
 def stream_of(stream: Any) -> Optional[int]:
-    """The handle of a stream: a number, or what PyTorch's and CuPy's objects hold. None: the legacy default stream."""
-    for name in ("cuda_stream", "ptr"):
+    """The handle of a stream: a number, or what PyTorch's, CuPy's and numba's objects hold. None: the legacy default stream."""
+    for name in ("cuda_stream", "ptr", "handle", "value"):
         stream = getattr(stream, name, stream)
     handle: Optional[int] = stream
     return handle

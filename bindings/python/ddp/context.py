@@ -113,8 +113,9 @@ class Context(DeviceMethods, HookMethods):
 
     def _describe(self, name: str, data: Any, grad: Any, shape: Optional[Iterable[int]], dtype: Optional[DtypeLike],
                   flags: int, uses: int, device: Optional[str], grad_dtype: Optional[DtypeLike]) -> Tuple[Any, _Layout, Any]:
-        values = None if data is None else self._take(f"{name}: data", data)
-        grads = None if grad is None else self._take(f"{name}: grad", grad)
+        where = device_of(device) if device else (_ddp.DDP_DEVICE_CPU, 0)
+        values = None if data is None else self._take(f"{name}: data", data, where[1])
+        grads = None if grad is None else self._take(f"{name}: grad", grad, where[1])
         known = values or grads
         extents = tuple(shape) if shape is not None else known.shape if known else ()
         element = dtype_of(dtype) if dtype is not None else known.dtype if known else _ddp.DDP_F32
@@ -124,7 +125,7 @@ class Context(DeviceMethods, HookMethods):
         for what, memory, expected in (("data", values, element), ("grad", grads, of_grad)):
             if memory is not None:
                 _check_layout(f"{name}: {what}", memory, extents, expected)
-        places = {memory.device for memory in (values, grads) if memory} | ({device_of(device)} if device else set())
+        places = {memory.device for memory in (values, grads) if memory} | ({where} if device else set())
         if len(places) > 1:
             raise ValueError(f"{name}: data, grad and device are on {' and '.join(sorted(map(device_name, places)))}; they "
                              "must be in one place")

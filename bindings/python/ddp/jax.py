@@ -15,23 +15,24 @@ With overlap() in the function that is differentiated, each gradient is on its w
         params = parallel.overlap(params)
         ...
 
-Gradients go through CPU memory, wherever JAX computes.
+Where all arrays are on one GPU, gradients go from there to the GPUs of the other ranks, or as far as the group's backend can: the host
+waits for nothing that the backend does not need. Otherwise they go through CPU memory.
 """
 # mypy: ignore-errors
 # JAX may not be there.
 from __future__ import annotations
 
-import functools
-import itertools
-import operator
-import weakref
+import contextlib
+import threading
 
 import jax
 import numpy
 from jax import numpy as jnp
 
-from . import _ddp
+from . import _ddp, _jax_calls
 from . import numpy as trees
+from ._arrays import dtype_of
+from .group import Group
 
 __all__ = ["DataParallel"]
 
@@ -41,53 +42,108 @@ class DataParallel(trees.DataParallel):
     use inside a function that JAX traces: call it between two of them."""
 
     def __init__(self, params, group=None, **options):
-        super().__init__(params, group, **options)
+        leaves = [jnp.asarray(leaf) for leaf in jax.tree_util.tree_leaves(params)]
+        for leaf in leaves:
+            _require_here("params", "an array", leaf)
+        self._kind, self._index = _jax_calls.place_of(leaves)
+        self._devices = leaves[0].devices() if leaves else None
+        self._sends_values = options.get("initial_broadcast", True)
+        super().__init__(params, group if group is not None else _group_of_the_job(), **options)
         self._early = set()  # parameters whose gradients compiled code has announced in this step
         self._failure = None
-        self._number = next(_numbers)
-        _parallels[self._number] = self
+        self._number = _jax_calls.number_of(self)
+        self._means = {}     # compiled functions, by whether they take the memory of gradients
+        self._enqueued = threading.Event()  # by such a function
+        self._stream = None  # of JAX's, on a GPU
 
     def overlap(self, params):
-        """params as they are, for use once in the function that JAX differentiates, on one device, a CPU, and not under jax.vmap. In its
+        """params as they are, for use once in the function that JAX differentiates, on one device, and not under jax.vmap. In its
         backward pass the gradient of each array goes to libddp when it is computed, and communication begins. mean() follows once for
         each such pass. Its result is the mean of what the pass computed: what the program has made of those gradients meanwhile is not
         in it."""
-        _on_one_cpu()
         leaves, structure = self._flatten_like_params("params", params)
-        return self._unflatten(structure, [_watched(self._number, i, leaf) for i, leaf in enumerate(leaves)])
+        return self._unflatten(structure, [_jax_calls.announced(self._kind, self._number, i, leaf) for i, leaf in enumerate(leaves)])
+
+    def mean(self, grads, *, donate=False):
+        """The mean over ranks of a tree of gradients, which has the structure of params. Collective: it begins and ends a step. donate:
+        the means may take the memory of the gradients, which the program does not use any more. On a GPU mean() returns when all is
+        enqueued: the means are there in JAX's order."""
+        if self._kind is _jax_calls.CPU:
+            return super().mean(grads)
+        leaves, structure = self._flatten_like_params("grads", grads)
+        self._check(leaves)
+        if donate not in self._means:
+            self._means[donate] = _jax_calls.mean_function(self._kind, self._number, leaves, donate)
+        self._enqueued.clear()
+        with self._own_failure():
+            means = self._means[donate](*leaves)
+            while not self._enqueued.wait(0.02):
+                if all(mean.is_ready() for mean in means):  # with an error: JAX has not come to the call
+                    jax.block_until_ready(means)
+        return self._unflatten(structure, means)
 
     def discard(self):
         """Forgets the gradients of a backward pass that failed. Collective: call it on every rank, as ddp.Context.discard."""
         self._early, self._failure = set(), None
         self.context.discard()
 
-    def _announced(self, leaves):
+    def _check(self, leaves):
         for parameter, leaf in zip(self._parameters, leaves):
             if isinstance(leaf, jax.core.Tracer):
                 raise TypeError(f"grads: JAX traces {parameter.name}. Call mean() outside of jax.jit, jax.grad and the like, on their result")
-            if not leaf.is_fully_addressable:
-                raise ValueError(f"grads: {parameter.name} lies in several processes of JAX, and libddp reduces what this process holds. "
-                                 "Let each rank be a JAX of its own, without jax.distributed")
-        try:
+            _require_here("grads", parameter.name, leaf)
+            if self._kind is not _jax_calls.CPU and leaf.devices() != self._devices:
+                raise ValueError(f"grads: {parameter.name} is on {_names(leaf.devices())}, and params were on {_names(self._devices)}. "
+                                 "Compute gradients where the parameters are, or make a new DataParallel on every rank")
+
+    def _announced(self, leaves):
+        self._check(leaves)
+        with self._own_failure():
             jax.block_until_ready(leaves)
-        except Exception as error:
-            raise self._failure or error from (error if self._failure else None)
         early, self._early = self._early, set()
         return early
 
-    def _announce(self, param, address):
-        """Called by compiled code. Returns what went wrong, if something did: JAX reports it, and mean() raises the exception."""
-        parameter = self._parameters[param]
+    @contextlib.contextmanager
+    def _own_failure(self):
+        """The exception of what compiled code has called, if there is one, in place of JAX's."""
+        cause = None
         try:
-            if parameter in self._early:
-                raise ValueError(f"{parameter.name}: this step has a gradient of it already. overlap() is called once in a function, and "
-                                 "mean() after each backward pass")
+            yield
+        except Exception as error:
+            if not self._failure:
+                raise
+            cause = error
+        failure, self._failure = self._failure, None
+        if failure:
+            raise failure from cause
+
+    def _announce(self, param, address, stream):
+        """Called by compiled code in the backward pass. stream: of a GPU."""
+        parameter = self._parameters[param]
+        if parameter in self._early:
+            raise ValueError(f"{parameter.name}: this step has a gradient of it already. overlap() is called once in a function, and "
+                             "mean() after each backward pass")
+        if stream is None:
             _ddp.ddp_put(self.context._handle, parameter, address, 0)
-            self._early.add(parameter)
-        except Exception as error:  # pylint: disable=broad-except
-            self._failure = self._failure or error
-            return str(error)
-        return None
+        else:
+            _ddp.ddp_put_on(self.context._handle, parameter, address, 0, stream)
+        self._early.add(parameter)
+
+    def _reduce(self, gradients, means, stream):
+        """Called by compiled code on a GPU: a step, or what is left of it."""
+        context, early = self.context, self._early
+        self._early = set()
+        if not early:
+            if self._stream != stream:
+                context.set_stream(f"{self._kind.name}:{self._index}", stream)
+                self._stream = stream
+            context.step_begin()
+        for parameter, address in reversed(list(zip(self._parameters, gradients))):
+            if parameter not in early:
+                _ddp.ddp_put_on(context._handle, parameter, address, 0, stream)
+        context.finalize_on(stream)
+        for parameter, address in zip(self._parameters, means):
+            _ddp.ddp_get_on(context._handle, parameter, address, stream)
 
     def _flatten(self, tree):
         found, structure = jax.tree_util.tree_flatten_with_path(tree)
@@ -97,9 +153,23 @@ class DataParallel(trees.DataParallel):
         return jax.tree_util.tree_unflatten(structure, leaves)
 
     def _register(self, path, value):
+        if self._kind is not _jax_calls.CPU:
+            try:
+                dtype = dtype_of(value.dtype.name)
+            except TypeError as error:
+                raise TypeError(f"{path}: {error}") from error
+            return self.context.register(path, shape=value.shape, dtype=dtype, device=f"{self._kind.name}:{self._index}")
         if value.dtype == jnp.bfloat16:
             return self.context.register(path, value.view(numpy.float16), dtype="bf16")  # libddp reads the same bytes
         return super()._register(path, value)
+
+    def _commit(self, values):
+        """On a GPU libddp has gradients only: JAX may move values, and they are sent here, once."""
+        super()._commit(values)
+        if self._kind is not _jax_calls.CPU and self._sends_values:
+            works = [self.group.broadcast(value.reshape(-1).view(numpy.uint8), 0, async_op=True) for value in values if value.size]
+            for work in works:
+                work.wait()
 
     def _put(self, parameter, leaf):
         on_cpu = jax.device_put(leaf, jax.local_devices(backend="cpu")[0])
@@ -115,83 +185,28 @@ class DataParallel(trees.DataParallel):
         return jax.device_put(result, leaf.sharding) if leaf.committed else jnp.asarray(numpy.asarray(result))
 
 
+def _group_of_the_job():
+    """Under jax.distributed, with its ranks: others would compute on samples of the wrong process, or each alone."""
+    group = Group()
+    ranks, processes = (group.rank, group.world_size), (jax.process_index(), jax.process_count())
+    if processes[1] > 1 and ranks != processes:
+        group.close()
+        raise ValueError(f"group: this process is {processes[0]} of {processes[1]} for jax.distributed, and rank {ranks[0]} of {ranks[1]} for "
+                         "libddp. Start the program with ddprun and give jax.distributed.initialize the ranks of ddp.environment(), or pass "
+                         "group=ddp.Group(jax.process_index(), jax.process_count(), 'tcp://HOST:PORT')")
+    return group
+
+
+def _require_here(what, name, leaf):
+    if not leaf.is_fully_addressable:
+        raise ValueError(f"{what}: {name} lies in several processes of JAX, and libddp reduces what this process holds. Under "
+                         "jax.distributed each process computes on arrays of its own, on its jax.local_devices()")
+
+
+def _names(devices):
+    return " and ".join(sorted(map(str, devices)))
+
+
 def _text(path):
     """("layers", 0) as layers.0"""
     return ".".join(str(getattr(part, "key", getattr(part, "idx", getattr(part, "name", part)))) for part in path) or "params"
-
-
-# COMPILED CODE keeps the number of a DataParallel, which may be gone when it runs.
-_numbers = itertools.count()
-_parallels = weakref.WeakValueDictionary()
-
-
-@functools.cache
-def _on_one_cpu():
-    """A primitive of JAX that does nothing, and refuses what an announcement cannot be part of, before XLA does in words of its own."""
-    if not hasattr(jax, "ffi"):
-        raise RuntimeError(f"overlap() needs jax.ffi, which JAX {jax.__version__} does not have: install JAX 0.5 or later")
-    from jax.extend.core import Primitive
-    from jax.interpreters import batching, mlir
-    jax.ffi.register_ffi_target("ddp_announce", _ddp.jax_target(_on_gradient), platform="cpu")
-    primitive = Primitive("ddp_on_one_cpu")
-
-    def refuse(what):
-        raise NotImplementedError(f"overlap(): {what}. Leave out overlap() there, and give mean() the gradients")
-
-    def check(count, platforms):
-        if count > 1:
-            refuse(f"the gradients are computed on {count} devices, and it works on one")
-        if set(platforms) != {"cpu"}:
-            refuse(f"the gradients are computed on {' and '.join(platforms)}, and it works on a CPU")
-
-    @primitive.def_impl
-    def _(value):
-        check(len(value.devices()), {device.platform for device in value.devices()})
-        return value
-
-    def lower(context, value):
-        module = context.module_context
-        check(_device_count(module.axis_context), module.platforms)
-        return [value]
-
-    def batch(_, __):
-        refuse("under jax.vmap there are many gradients of each array, and it takes one")
-
-    primitive.def_abstract_eval(lambda value: value)
-    mlir.register_lowering(primitive, lower)
-    batching.primitive_batchers[primitive] = batch
-    return primitive
-
-
-def _device_count(axis_context):
-    """The number of devices that JAX compiles for, in any of the ways in which it says so."""
-    for path in ("num_devices", "mesh.size", "axis_env.nreps"):
-        try:
-            return operator.attrgetter(path)(axis_context)
-        except AttributeError:
-            pass
-    return 1
-
-
-def _on_gradient(number, param, address):
-    parallel = _parallels.get(number)
-    return parallel._announce(param, address) if parallel else "the ddp.jax.DataParallel of this function is gone"
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _watched(number, param, value):
-    return value
-
-
-def _forward(number, param, value):
-    return value, None
-
-
-def _backward(number, param, _, grad):
-    announce = jax.ffi.ffi_call("ddp_announce", jax.ShapeDtypeStruct(grad.shape, grad.dtype), has_side_effect=True,
-                                input_output_aliases={0: 0})
-    grad = _on_one_cpu().bind(grad)
-    return (announce(grad, parallel=numpy.int64(number), param=numpy.int64(param)),)
-
-
-_watched.defvjp(_forward, _backward)

@@ -37,7 +37,7 @@ class DataParallel:
         values = [self._writable(leaf) for leaf in leaves]
         self._dtypes = [value.dtype for value in values]
         self._parameters = [self._register(path, value) for path, value in zip(paths, values)]
-        self.context.commit()
+        self._commit(values)
         self.params = self._unflatten(self._structure, [self._result(value, leaf) for value, leaf in zip(values, leaves)])
 
     def mean(self, grads):
@@ -92,6 +92,9 @@ class DataParallel:
 
     def _register(self, path, value):
         return self.context.register(path, value)
+
+    def _commit(self, _):
+        self.context.commit()
 
     def _put(self, parameter, leaf):
         self.context.put(parameter, numpy.ascontiguousarray(leaf).reshape(leaf.shape))

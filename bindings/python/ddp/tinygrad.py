@@ -8,7 +8,7 @@
     parallel.average()                   # now every .grad is the mean over ranks
     optimizer.step()
 
-Values go through CPU memory, wherever tinygrad computes.
+Where all trained tensors are on one GPU of tinygrad's CUDA, their gradients stay on it. Otherwise they go through CPU memory.
 """
 # mypy: ignore-errors
 # tinygrad may not be there.
@@ -22,6 +22,7 @@ from tinygrad.tensor import all_tensors
 from tinygrad.uop.ops import Ops
 
 from ._errors import InvalidStateError, MissingGradientError
+from ._tinygrad_ways import tensor_of, way_for
 from .context import Context
 from .group import Group
 
@@ -41,21 +42,23 @@ class DataParallel:
         self._model = model
         seen, tensors = set(), nn.state.get_state_dict(model)
         values, self._tensors = {}, {}
+        trained = [tensor for tensor in tensors.values() if _is_trained(tensor)]
+        if not trained:
+            raise ValueError("model: it has no tensors that are trained")
+        self._way = way_for(trained)
         for name, tensor in tensors.items():
             if id(tensor) in seen:
                 continue  # shared by two layers
             seen.add(id(tensor))
             values[name] = numpy.array(tensor.numpy(), order="C")
             if _is_trained(tensor):
-                self._tensors[self.context.register(name, values[name])] = tensor
+                self._tensors[self._way.register(self.context, name, tensor, values[name])] = tensor
             else:
                 self.group.broadcast(values[name], 0)
-        if not self._tensors:
-            raise ValueError("model: it has no tensors that are trained")
         self._left = {}  # by parameter, the tensor that average() has put in place of its gradient, and its uop
-        self.context.commit()
+        self._way.commit(self.context, self.group, [values[parameter.name] for parameter in self._tensors])
         for name, value in values.items():
-            tensors[name].assign(_tensor_of(value, tensors[name])).realize()
+            tensors[name].assign(tensor_of(value, tensors[name])).realize()
         self._known = {name: (tensor, _facts(tensor)) for name, tensor in tensors.items()}
 
     def average(self):
@@ -69,20 +72,17 @@ class DataParallel:
         grads = [tensor.grad for tensor in self._tensors.values()]
         overwritten = _with_own_memory(grads)
         Tensor.realize(*grads)
-        arrays = {parameter: numpy.ascontiguousarray(tensor.grad.numpy()).reshape(tensor.shape)
-                  for parameter, tensor in self._tensors.items()}
         for parameter, tensor in self._tensors.items():
-            self._check_written(parameter, tensor, arrays[parameter])
-        self.context.step_begin()
-        for parameter, array in reversed(list(arrays.items())):
-            self.context.put(parameter, array)
+            self._check_written(parameter, tensor)
+        self._way.give(self.context, dict(zip(self._tensors, grads)))
         self.context.finalize()
+        means = self._way.means({parameter: tensor.grad if id(tensor.grad) in overwritten else tensor
+                                 for parameter, tensor in self._tensors.items()})
         for parameter, tensor in self._tensors.items():
-            mean = numpy.array(parameter.view())
             if id(tensor.grad) in overwritten:
-                tensor.grad.assign(_tensor_of(mean, tensor.grad))
+                tensor.grad.assign(means[parameter])
             else:
-                tensor.grad = _tensor_of(mean, tensor)
+                tensor.grad = means[parameter]
         Tensor.realize(*(tensor.grad for tensor in self._tensors.values()))
         self._left = {parameter: (weakref.ref(tensor.grad), tensor.grad.uop) for parameter, tensor in self._tensors.items()
                       if id(tensor.grad) not in overwritten}
@@ -119,12 +119,12 @@ class DataParallel:
             if (tensor.grad.shape, tensor.grad.dtype) != (tensor.shape, tensor.dtype):
                 raise ValueError(f"{parameter.name}: its gradient is {_layout(tensor.grad)}, the tensor {_layout(tensor)}")
 
-    def _check_written(self, parameter, tensor, array):
+    def _check_written(self, parameter, tensor):
         """The gradient is not the mean that average() has left there. It would be averaged as if it were this step's."""
         left, uop = self._left.get(parameter, (lambda: None, None))
         if tensor.grad is not left() or tensor.grad.uop is not uop:
             return
-        if numpy.array_equal(array, _tensor_of(numpy.array(parameter.view()), tensor).numpy(), equal_nan=True):
+        if numpy.array_equal(tensor.grad.numpy(), self._way.means({parameter: tensor})[parameter].numpy(), equal_nan=True):
             raise InvalidStateError(
                 f"{parameter.name}: its .grad is still the mean that average() left there. Call average() once after each backward pass. A "
                 "function under TinyJit writes to the same memory each time: let it realize the gradients, as in "
@@ -168,10 +168,3 @@ def _is_realized(uop):
     while uop.op in (Ops.RESHAPE, Ops.PERMUTE, Ops.FLIP):
         uop = uop.src[0]
     return uop.op is Ops.BUFFER
-
-
-def _tensor_of(array, like):
-    """NumPy has no bfloat16: of such a tensor, the array is of float32."""
-    if isinstance(like.device, tuple):  # in parts, or copied
-        return Tensor(array, device=like.device[0]).cast(like.dtype).shard(like.device, like.uop.axis)
-    return Tensor(array, device=like.device).cast(like.dtype)

@@ -1,5 +1,5 @@
 /* xla_ffi_abi.h: the part of XLA's foreign function interface, version 0 of its C ABI, that a
- * handler needs which reads its arguments and gives an error or nothing. JAX calls such handlers
+ * handler needs which reads its arguments, asks for its stream, and gives an error or nothing. JAX calls such handlers
  * from compiled functions. XLA keeps old structs working for a year at least, adds fields at their
  * ends only, and asks a handler for its version before the first call. */
 #ifndef DDP_PYTHON_XLA_FFI_ABI_H
@@ -46,12 +46,23 @@ typedef struct DdpXlaErrorText {
     int code;
 } DdpXlaErrorText;
 
+typedef struct DdpXlaStream {
+    size_t struct_size;
+    DdpXlaExtension* extensions;
+    void* context; /* of the call */
+    void* stream;  /* out: for CUDA a CUstream */
+} DdpXlaStream;
+
 typedef struct DdpXlaApi {
     size_t struct_size;
     DdpXlaExtension* extensions;
     DdpXlaVersion version;
     const void* internal;
     DdpXlaError* (*create_error)(DdpXlaErrorText* text);
+    void (*get_message)(void); /* not used here */
+    void (*destroy_error)(void);
+    void (*register_handler)(void);
+    DdpXlaError* (*get_stream)(DdpXlaStream* stream);
 } DdpXlaApi;
 
 typedef struct DdpXlaBuffer {

@@ -60,9 +60,9 @@ def main():
     came = []
     announce = parallel._announce  # pylint: disable=protected-access
 
-    def noted(param, address):
+    def noted(param, *where):
         came.append((param, time.perf_counter_ns()))
-        return announce(param, address)
+        return announce(param, *where)
 
     parallel._announce = noted  # pylint: disable=protected-access
     for step in range(6):

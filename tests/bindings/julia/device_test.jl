@@ -91,6 +91,23 @@ end
     end
 end
 
+@testset "put and get" begin
+    on_gpu() do ctx
+        other, given, back = Stream(), GpuArray(rank, COUNT), GpuArray(-1, COUNT)
+        p = register!(ctx, "w"; size=(COUNT,), device=DDP.cuda(0))
+        commit!(ctx)
+        put_on!(ctx, p, given, other)
+        fails(() -> get_on!(ctx, p, back, other), C.DDP_ERROR_INVALID_STATE, "under way")
+        holds(rank, given, other)
+        fill!(given, -5)
+        finalize_on!(ctx, other)
+        get_on!(ctx, p, back, other)
+        @test holds(mean, back, other)
+        refused(() -> put_on!(ctx, p, GpuArray(0, 2), other), "w: gradient", "size")
+        fails(() -> put_on!(ctx, p, zeros(Float32, COUNT), other), C.DDP_ERROR_INVALID_ARGUMENT, "the CPU", "cuda:0")
+    end
+end
+
 @testset "views and hooks" begin
     seen = []
     kept = on_gpu() do ctx
@@ -127,7 +144,7 @@ end
         fails(() -> register!(ctx, "w"; size=1, device=DDP.cuda(99)), C.DDP_ERROR_UNSUPPORTED, "cuda:99")
         refused(() -> register!(ctx, "w", view(here, 1:2:COUNT)), "data", "contiguous")
         p = register!(ctx, "w", here)
-        refused(() -> put!(ctx, p, host), "cuda:0", "grad_view")
+        refused(() -> put!(ctx, p, host), "cuda:0", "put_on!")
         e = register!(ctx, "e"; size=(2, 3), sparse=true)
         refused(() -> grad_ready_sparse(ctx, e, [1], GpuArray(1, 2, 1)), "values", "cuda:0")
         fails(() -> set_stream!(ctx, DDP.CPU, nothing), C.DDP_ERROR_INVALID_ARGUMENT, "no streams")

@@ -49,6 +49,20 @@ class GpuArray:
         return self.memory.__dlpack_device__()
 
 
+class NumbaArray:
+    """As numba's DeviceNDArray: it has one interface, which names no GPU."""
+
+    def __init__(self, value, device=0, stream=None, **other):
+        self.array = GpuArray(value, device)
+        self.elements = self.array.elements
+        self.facts = {"shape": (COUNT,), "typestr": "<f4", "data": (self.array.address, False), "strides": None, "stream": stream, "version": 3,
+                      **other}
+
+    @property
+    def __cuda_array_interface__(self):
+        return self.facts
+
+
 class ImmutableArray(GpuArray):
     """As JAX's: DLPack's version 0 does not say that it must not be written."""
 
@@ -230,6 +244,70 @@ class OnGpu(unittest.TestCase):
         with self.assertRaises(BufferError):
             memory.__dlpack__()
         self.assertEqual(set(given.elements()), {float(support.RANK)})
+
+    def test_put_and_get(self):
+        """From any array there, which is used for something else at once, and back."""
+        other = Stream()
+        with ddp.Context(self.group) as context:
+            param = context.register("w", shape=(COUNT,), dtype="f32", device="cuda:0")
+            context.commit()
+            for step, (kind, stream) in enumerate([(GpuArray, self.stream), (NumbaArray, other), (ImmutableArray, self.stream)]):
+                given, result = kind(float(step + support.RANK)), GpuArray(0.0)
+                context.put_on(param, given, stream)
+                wait(0, stream.cuda_stream)
+                given.elements()[:] = [-1.0] * COUNT
+                context.finalize_on(stream)
+                context.get_on(param, result, stream)
+                wait(0, stream.cuda_stream)
+                self.assertEqual(set(result.elements()), {step + (self.group.world_size - 1) / 2})
+                if kind is GpuArray:
+                    self.assertEqual((given.streams, result.streams), ([stream.cuda_stream],) * 2)
+            host = (ctypes.c_float * COUNT)()
+            with support.raises(self, ddp.InvalidArgumentError, "gradient is memory of the CPU", "'w' is on cuda:0"):
+                context.put_on(param, host, self.stream)
+            with support.raises(self, ddp.InvalidArgumentError, "memory is memory of cuda:1", "'w' is on cuda:0"):
+                context.get_on(param, GpuArray(0.0, device=1), self.stream)
+            with support.raises(self, TypeError, "w: array: ", "JAX"):
+                context.get_on(param, ImmutableArray(0.0), self.stream)
+            with support.raises(self, ValueError, "w: grad: its shape"):
+                context.put_on(param, GpuArray(0.0, count=COUNT - 1), self.stream)
+            context.put_on(param, GpuArray(0.0), self.stream)
+            with support.raises(self, ddp.InvalidStateError, "under way"):
+                context.get_on(param, GpuArray(0.0), self.stream)
+            context.finalize()
+
+    def test_arrays_with_the_interface_of_cuda(self):
+        data, grad, there = NumbaArray(float(10 + support.RANK)), NumbaArray(0.0), NumbaArray(float(20 + support.RANK), device=1)
+        with ddp.Context(self.group) as context:
+            context.set_stream("cuda:0", self.stream)
+            param = context.register("w", data, grad)
+            second = context.register("v", there, device="cuda:1")
+            self.assertEqual((param.device, second.device), ("cuda:0", "cuda:1"))
+            context.commit()
+            wait(0, self.stream.cuda_stream)
+            wait(1, None)
+            self.assertEqual((set(data.elements()), set(there.elements())), ({10.0}, {20.0}))
+            for step in range(3):
+                grad.elements()[:] = [float(step + support.RANK)] * COUNT
+                context.grad_ready_on(param, self.stream)
+                context.put_on(second, NumbaArray(float(support.RANK), device=1), None)
+                context.finalize()
+                self.assertEqual(set(grad.elements()), {step + (self.group.world_size - 1) / 2})
+        mine = self.stream.cuda_stream
+        with ddp.Context(self.group) as context:
+            context.set_stream("cuda:0", self.stream)
+            context.register("bound", NumbaArray(0.0, stream=mine))
+            with support.raises(self, ValueError, "other: data: ", f"stream {mine + 1}", f"stream {mine}", "set_stream"):
+                context.register("other", NumbaArray(0.0, stream=mine + 1))
+            with support.raises(self, ddp.InvalidArgumentError, "cuda:1", "device says cuda:0"):
+                context.register("other", NumbaArray(0.0, device=1))
+            for kind, words, facts in ((TypeError, ("<i2", "<f4"), {"typestr": "<i2"}), (TypeError, ("mask",), {"mask": object()}),
+                                       (ValueError, ("contiguous",), {"strides": (8,)}),
+                                       (ValueError, ("read-only",), {"data": (data.array.address, True)})):
+                with support.raises(self, kind, "other: data: ", *words):
+                    context.register("other", NumbaArray(0.0, **facts))
+            with support.raises(self, ValueError, "bound: data: ", "stream 1", f"stream {mine}"):
+                context.set_stream("cuda:0", None)
 
     def test_errors(self):
         array, host = GpuArray(1.0), (ctypes.c_float * COUNT)()

@@ -1,9 +1,12 @@
 """ddp.tinygrad.DataParallel gets the weights of one process.
 
-    tinygrad_test.py MINIMAL        on 2 ranks, and the example MINIMAL on 2
+    tinygrad_test.py MINIMAL                on 2 ranks, and the example MINIMAL on 2
+    tinygrad_test.py --played FAKE_DEVICE   on 2 and 3 ranks, as if on GPUs (played/tinygrad_cuda.py)
 """
+import pathlib
 import sys
 import unittest
+import unittest.mock
 
 import support
 
@@ -16,6 +19,13 @@ from tinygrad.helpers import Context as Settings  # noqa: E402
 import ddp  # noqa: E402
 from ddp.tinygrad import DataParallel  # noqa: E402
 
+PLAYED = None
+if sys.argv[1] == "--played":
+    sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "played"))
+    import tinygrad_cuda
+
+    if support.RANK >= 0:
+        PLAYED = tinygrad_cuda.load(sys.argv[2])
 STEPS, PART = 4, 4  # PART: samples on each rank
 
 
@@ -66,6 +76,18 @@ class Tinygrad(unittest.TestCase):
         train(model, self.group, slice(self.group.rank * PART, (self.group.rank + 1) * PART), parallel)
         train(alone, self.group, slice(None))
         self.assertLess(np.abs(weights(model) - weights(alone)).max(), 1e-5)
+        parallel.close()
+
+    def test_gradients_stay_on_the_gpu(self):
+        if not PLAYED:
+            self.skipTest("there is no GPU")
+        model = Network(1 + self.group.rank)
+        parallel = DataParallel(Trained(model), self.group)
+        self.assertEqual({parameter.device for parameter in parallel.context.parameters}, {"cuda:0"})
+        before = PLAYED.copies
+        with unittest.mock.patch.object(parallel.context, "put", side_effect=AssertionError("through the host")):
+            train(model, self.group, slice(self.group.rank * PART, (self.group.rank + 1) * PART), parallel)
+        self.assertEqual(PLAYED.copies - before, 2 * 4 * STEPS)
         parallel.close()
 
     def test_scalars(self):
@@ -235,7 +257,10 @@ class Tinygrad(unittest.TestCase):
 
 
 if support.RANK < 0:
-    print(support.run_ranks(2, sys.executable, "-B", *sys.argv))
+    for count in (2, 3) if sys.argv[1] == "--played" else (2,):
+        print(support.run_ranks(count, sys.executable, "-B", *sys.argv))
+    if sys.argv[1] == "--played":
+        sys.exit()
     assert support.run_ranks(2, sys.executable, "-B", sys.argv[1]).count("y = 3.000 -2.000 x") == 2
     sys.exit()
 unittest.main(argv=sys.argv[:1], verbosity=2 if support.RANK <= 0 else 0)

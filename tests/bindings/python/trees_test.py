@@ -1,21 +1,24 @@
 """Trees of arrays: ddp.numpy.DataParallel, and ddp.jax.DataParallel where JAX is installed.
 
-    trees_test.py numpy|jax MINIMAL       NumPy on 1 and 3 ranks, JAX on 3; the examples for JAX, MINIMAL and jax_mnist.py beside it, on 2
+    trees_test.py numpy|jax MINIMAL       NumPy on 1 and 3 ranks, JAX on 3; the examples for JAX, MINIMAL and those beside it, on 2
+    trees_test.py played FAKE_DEVICE COMPILER FOLDER      JAX on 1 to 3 ranks, as if on GPUs (played/xla.cc)
 """
 import collections
 import importlib
+import importlib.util
 import os
 import pathlib
 import re
 import sys
 import unittest
+import unittest.mock
 
 import support
 
 KIND = sys.argv[1]
 if support.RANK >= 0:
     os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"
-support.need("numpy", *({"jax": ("jax", "optax")}.get(KIND, ())))
+support.need("numpy", *({"jax": ("jax", "optax"), "played": ("jax",)}.get(KIND, ())))
 
 import numpy as np  # noqa: E402  (only where it is)
 
@@ -79,6 +82,15 @@ def with_jax():
     return Jax
 
 
+PLAYED = None
+if KIND == "played":
+    sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "played"))
+    import xla
+
+    FAKE_DEVICE, COMPILER, FOLDER = sys.argv[2:]
+    library = xla.build(COMPILER, FAKE_DEVICE, FOLDER)
+    if support.RANK >= 0:
+        PLAYED = xla.load(library, 1 + int(os.environ["WORLD_SIZE"]) % 3)
 FRAMEWORK = Numpy if KIND == "numpy" else with_jax()
 
 
@@ -251,12 +263,91 @@ class ForJax:
             jax.block_until_ready(gradients(parallel.params, x, y))
 
 
-class Trees(ForAll, *([ForJax] if KIND == "jax" else []), unittest.TestCase):
+class ForPlayed:
+    """Tests of JAX on a GPU that XLA's player is."""
+
+    def test_gradients_stay_on_the_gpu(self):
+        """In two calls of a step, or one for each gradient more; and no command buffer may contain them."""
+        import jax
+
+        parallel, gradients = self.overlapping()
+        self.assertEqual({parameter.device for parameter in parallel.context.parameters}, {"cuda:0"})
+        with unittest.mock.patch.object(parallel.context, "put", side_effect=AssertionError("through the host")):
+            x, y = next(batches(self.group, slice(0, PART)))
+            for function, calls in ((gradients, 6), (FRAMEWORK.gradients, 1)):
+                before = PLAYED.played_calls()
+                means = parallel.mean(jax.block_until_ready(function(parallel.params, x, y)))
+                np.testing.assert_allclose(flat(means), flat(FRAMEWORK.gradients(parallel.params, x, y)), rtol=1e-6)
+                self.assertEqual(PLAYED.played_calls() - before, calls)
+        self.assertEqual(PLAYED.played_traits(), 0)
+        parallel.close()
+
+    def test_donation(self):
+        import jax
+
+        parallel, gradients = self.overlapping()
+        for function in (FRAMEWORK.gradients, gradients):
+            for x, y in batches(self.group, slice(self.group.rank * PART, (self.group.rank + 1) * PART)):
+                kept = parallel.mean(FRAMEWORK.gradients(parallel.params, x, y))
+                given = function(parallel.params, x, y)
+                means = parallel.mean(given, donate=True)
+                self.assertTrue(all(leaf.is_deleted() for leaf in jax.tree.leaves(given)))
+                np.testing.assert_array_equal(flat(means), flat(kept))
+        parallel.close()
+
+    def test_types(self):
+        import jax
+        from jax import numpy as jnp
+
+        tree = {name: jnp.full((2, 3), 2 * self.group.rank, name) for name in ("float16", "bfloat16", "float32", "int32", "uint8", "complex64")}
+        tree["none"] = jnp.zeros((0, 3))
+        parallel = FRAMEWORK.DataParallel(tree, self.group, reduction="sum")
+        self.assertEqual(float(parallel.params["bfloat16"][0, 0]), 0)
+        with support.raises(self, TypeError, "inner.w", "uint32"):
+            FRAMEWORK.DataParallel({"inner": {"w": jnp.ones(3, "uint32")}}, self.group)
+        for name, total in parallel.mean(tree).items():
+            self.assertEqual((total.dtype, total.devices()), (tree[name].dtype, {jax.devices()[0]}))
+            np.testing.assert_array_equal(total, np.full(tree[name].shape, self.group.world_size * (self.group.world_size - 1)))
+        parallel.close()
+
+    def test_gradients_elsewhere(self):
+        import jax
+
+        parallel = FRAMEWORK.DataParallel({"w": np.ones(3, "f4")}, self.group)
+        with support.raises(self, ValueError, "grads: w is on", "params were on"):
+            parallel.mean({"w": jax.device_put(np.ones(3, "f4"), jax.devices()[1])})
+        self.assertEqual(parallel.mean({"w": np.ones(3, "f4")})["w"].tolist(), [1, 1, 1])  # nothing had begun
+
+    def test_errors_are_libddps(self):
+        """An exception in a call of compiled code comes out of mean() as it was, and not as an error of JAX's."""
+        tree = {"w": np.ones(3, "f4")}
+        with ddp.Group(name="breaks") as group:
+            fails = group.rank == group.world_size - 1
+            with self.assertRaises(ZeroDivisionError if fails else ddp.CallbackError):  # elsewhere perhaps before mean()
+                parallel = FRAMEWORK.DataParallel(tree, group)
+                if fails:
+                    parallel.context.set_hook(lambda group, bucket: 1 // 0)
+                parallel.mean(tree)
+        parallel = FRAMEWORK.DataParallel(tree, self.group)
+        parallel.close()
+        with support.raises(self, ddp.InvalidStateError, "closed"):
+            parallel.mean(tree)
+
+    def test_without_a_module(self):
+        """Gradients go through the host, and libddp says why."""
+        problem = ddp.UnsupportedError("there is no module")
+        with unittest.mock.patch.object(ddp._ddp, "ddp_device_count", side_effect=problem), self.assertWarnsRegex(UserWarning, "no module"):
+            parallel = FRAMEWORK.DataParallel({"w": np.ones(3, "f4")}, self.group)
+        self.assertEqual(parallel.context.parameters[0].device, "cpu")
+        self.assertEqual(parallel.mean({"w": np.full(3, self.group.rank, "f4")})["w"][0], (self.group.world_size - 1) / 2)
+
+
+class Trees(ForAll, *([ForJax] if KIND != "numpy" else []), *([ForPlayed] if KIND == "played" else []), unittest.TestCase):
     pass
 
 
 if support.RANK < 0:
-    for count in (1, 3) if KIND == "numpy" else (3,):  # JAX takes seconds to start
+    for count in {"numpy": (1, 3), "jax": (3,), "played": (1, 2, 3)}[KIND]:  # JAX takes seconds to start
         print(support.run_ranks(count, sys.executable, "-B", *sys.argv))
     if KIND == "jax":
         minimal = pathlib.Path(sys.argv[2])
@@ -264,5 +355,9 @@ if support.RANK < 0:
         trained = support.run_ranks(2, sys.executable, "-B", minimal.with_name("jax_mnist.py"))
         print(trained)
         assert jobs.accuracy(trained) > 88 and float(re.search(r"difference (\S+)", trained).group(1)) < 1e-5
+        if importlib.util.find_spec("flax"):
+            trained = support.run_ranks(2, sys.executable, "-B", minimal.with_name("jax_flax.py"))
+            print(trained)
+            assert jobs.accuracy(trained) > 88
     sys.exit()
 unittest.main(argv=sys.argv[:1], verbosity=2 if support.RANK <= 0 else 0)

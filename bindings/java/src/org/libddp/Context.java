@@ -189,7 +189,7 @@ public final class Context extends Hooks implements AutoCloseable {
         if (!parameter.device().isCpu()) {
             throw new IllegalArgumentException("parameter: " + parameter + " is on "
                     + parameter.device()
-                    + ", and put copies memory of the CPU; write the gradient to view().address() there, and call gradReadyOn");
+                    + ", and put copies memory of the CPU; give memory there to putOn");
         }
         source.counted(what, Memory.count(parameter.shape()));
         handle.call(() -> ddp.ddp_put(handle, index, source.address, add ? ddp.DDP_PUT_ADD : 0));
@@ -329,6 +329,47 @@ public final class Context extends Hooks implements AutoCloseable {
     public void gradReadyOn(Parameter parameter, long stream) {
         int index = own(parameter);
         handle.call(() -> ddp.ddp_grad_ready_on(handle, index, stream));
+    }
+
+    /**
+     * put for a parameter on a device: copies a gradient from memory there, in the order of the
+     * stream, and announces it. The memory may be written again on the stream afterwards.
+     *
+     * @param parameter a parameter of this context
+     * @param grad memory of the parameter's device, with its type and number of elements
+     * @param stream the stream's handle as a number; 0: the legacy default stream. Ignored for a
+     *     parameter on the CPU
+     */
+    public void putOn(Parameter parameter, Memory grad, long stream) {
+        int index = own(parameter);
+        alike(parameter, "grad", grad);
+        handle.call(() -> ddp.ddp_put_on(handle, index, grad.address, 0, stream));
+        Reference.reachabilityFence(grad);
+    }
+
+    /**
+     * Copies a gradient from its place to other memory of its device, in the order of the stream,
+     * between steps: after finalizeOn the mean.
+     *
+     * @param parameter a parameter of this context
+     * @param memory memory of the parameter's device, with its type and number of elements
+     * @param stream the stream's handle as a number; 0: the legacy default stream. Ignored for a
+     *     parameter on the CPU
+     */
+    public void getOn(Parameter parameter, Memory memory, long stream) {
+        int index = own(parameter);
+        alike(parameter, "memory", memory);
+        handle.call(() -> ddp.ddp_get_on(handle, index, memory.address, stream));
+        Reference.reachabilityFence(memory);
+    }
+
+    private static void alike(Parameter parameter, String name, Memory memory) {
+        String what = parameter.name() + ": " + name;
+        if (memory.dtype() != parameter.dtype()) {
+            throw new IllegalArgumentException(what + ": its type is " + memory.dtype() + ", but "
+                    + parameter.dtype() + " is expected");
+        }
+        memory.counted(what, Memory.count(parameter.shape()));
     }
 
     /**

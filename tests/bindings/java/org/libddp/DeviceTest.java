@@ -86,6 +86,29 @@ class DeviceTest {
     }
 
     @Test
+    void putAndGet() {
+        long other = TestDevice.makeStream(0);
+        Memory given = TestDevice.full(COUNT, rank);
+        Memory back = TestDevice.full(COUNT, -1);
+        try (Context ctx = context()) {
+            Parameter param =
+                    ctx.parameter("w").shape(COUNT).dtype(Dtype.F32).device(GPU).register();
+            ctx.commit();
+            ctx.putOn(param, given, other);
+            raises(DdpException.InvalidState.class, "under way",
+                    () -> ctx.getOn(param, back, other));
+            assertHolds(rank, given, other);
+            TestDevice.fill(given, -5);
+            ctx.finalizeOn(other);
+            ctx.getOn(param, back, other);
+            assertHolds(MEAN, back, other);
+            raises(DdpException.InvalidArgument.class, "cuda:0",
+                    () -> ctx.putOn(param, Memory.of(Support.full(COUNT, 1)), other));
+        }
+        TestDevice.freeStream(other);
+    }
+
+    @Test
     void viewsAndHooks() {
         List<Device> seen = new ArrayList<>();
         Memory view;
