@@ -186,7 +186,7 @@ TEST_F(DevicePutErrorTest, RefusesOtherMemoryAndMoments) {
         float on_cpu[4] = {1, 2, 3, 4};
         void* const stream = model.stream(0);
         void* const captured = fake::make_stream(0);
-        fake::set_capturing(captured, true);
+        fake::begin_capture(captured);
         const auto put = [&](const void* memory, void* on, std::uint32_t flags = 0) {
             return calling(ddp_put_on, context, 0, memory, flags, on);
         };
@@ -236,7 +236,7 @@ TEST_F(DevicePutErrorTest, RefusesOtherMemoryAndMoments) {
         float back[4] = {};
         ASSERT_EQ(ddp_get_on(context, 1, back, nullptr, nullptr), DDP_OK);
         EXPECT_EQ(std::vector<float>(back, back + 4), counting(4, 1));
-        fake::set_capturing(captured, false);
+        fake::end_capture(captured);
         fake::free_stream(captured);
     });
 }

@@ -51,6 +51,11 @@ class Cuda:
         """Not in a child of fork, which has no device, nor while PyTorch captures a graph, which that would spoil."""
         return not torch.cuda._is_in_bad_fork() and not torch.cuda.is_current_stream_capturing()
 
+    def capturing(self, index):
+        """Whether the current stream of a device is being captured into a graph."""
+        with torch.cuda.device(index):
+            return torch.cuda.is_current_stream_capturing()
+
     def keep(self, tensor):
         """The memory of a tensor of PyTorch's is not used for others before the current stream has come here."""
         tensor.record_stream(torch.cuda.current_stream(tensor.device))
@@ -251,6 +256,10 @@ class Streams:
         """The host waits until the devices have done all."""
         for kind, index in self._places:
             kind.wait(index)
+
+    def captured(self):
+        """Whether a current stream is being captured into a graph."""
+        return any(kind.capturing(index) for kind, index in self._places)
 
     def may_wait(self):
         """Whether it can wait now."""

@@ -286,6 +286,10 @@ class Steps:
             self.context.abort("its DistributedDataParallel went in the middle of a step")
         self._streams.wait()
 
+    def captured(self):
+        """Whether the forward pass is being captured into a graph."""
+        return self._streams.captured()
+
     def buffers_to_send(self):
         """The same on all ranks. Collective, where they are others than the last time."""
         buffers = self.registered.buffers()

@@ -251,6 +251,9 @@ class DistributedDataParallel(nn.Module):
         then there must be no step that misses gradients."""
         if self.process_group.world_size == 1:
             return
+        if self._steps.captured():
+            raise UnsupportedError("the module has buffers, which rank 0 sends in each forward pass, and a graph that is being captured "
+                                   "cannot hold that: make the DistributedDataParallel with broadcast_buffers=False")
         with torch.no_grad():
             for owner, tensor, sent in self._steps.send_buffers(root):
                 on_cpu = tensor.device.type == "cpu"

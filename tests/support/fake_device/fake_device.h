@@ -51,10 +51,18 @@ void free_stream(void* stream);
 // Runs on the stream; what it does to device memory it does through alias().
 void launch(int device, void* stream, std::function<void()> body);
 void wait(int device, void* stream);
+// A place in a stream, which others wait for.
+struct Event;
+std::shared_ptr<Event> record(int device, void* stream);
+void wait_for(const std::shared_ptr<Event>& event, int device, void* stream);
+bool done(const std::shared_ptr<Event>& event);
+void wait(const std::shared_ptr<Event>& event);
 
 // From begin_capture() on, work that is enqueued on a stream of the caller's becomes part of a graph,
 // as with CUDA. end_capture: null if a stream that was captured with this one did not come back to it.
 class Capture;
+// False: the stream is not being captured. Otherwise `last` is called when nobody has the graph.
+bool keep_in_capture(int device, void* stream, std::function<void()> last);
 void begin_capture(void* stream);
 std::shared_ptr<Capture> end_capture(void* stream);
 void launch(const std::shared_ptr<Capture>& graph, void* stream);

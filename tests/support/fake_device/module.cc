@@ -305,7 +305,29 @@ void launch(int device, void* stream, std::function<void()> body) {
     Stream::of(device, stream)->enqueue(std::move(body));
 }
 void wait(int device, void* stream) {
-    Stream::of(device, stream)->synchronize();
+    const auto waited_for = Stream::of(device, stream);
+    if (waited_for->capture()) die("the host waits for a stream that is being captured");
+    waited_for->synchronize();
+}
+std::shared_ptr<Event> record(int device, void* stream) {
+    auto event = std::make_shared<Event>(device);
+    Stream::of(device, stream)->record(*event);
+    return event;
+}
+void wait_for(const std::shared_ptr<Event>& event, int device, void* stream) {
+    if (!Stream::of(device, stream)->wait_for(*event))
+        die("a stream that is captured waits for what is not, or for another capture");
+}
+bool done(const std::shared_ptr<Event>& event) {
+    return point_of(event.get())->done();
+}
+void wait(const std::shared_ptr<Event>& event) {
+    point_of(event.get())->wait();
+}
+bool keep_in_capture(int device, void* stream, std::function<void()> last) {
+    const auto capture = Stream::of(device, stream)->capture();
+    if (capture) capture->at_end(std::move(last));
+    return static_cast<bool>(capture);
 }
 void begin_capture(void* stream) {
     static_cast<Stream*>(stream)->begin_capture();

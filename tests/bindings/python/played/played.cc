@@ -65,7 +65,7 @@ void wait_for(int device, c10::StreamId stream) {
     fake::wait(device, handle_of(stream));
 }
 
-// A place in a stream, or a gate that the test opens.
+// A gate that the test opens.
 struct Point {
     std::mutex mutex;
     std::condition_variable changed;
@@ -83,14 +83,14 @@ struct Point {
 };
 using PointPtr = std::shared_ptr<Point>;
 
-PointPtr recorded(int device, c10::StreamId stream) {
-    auto point = std::make_shared<Point>();
-    fake::launch(device, handle_of(stream), [point] { point->set(); });
-    return point;
+using EventPtr = std::shared_ptr<fake::Event>;
+
+EventPtr recorded(int device, c10::StreamId stream) {
+    return fake::record(device, handle_of(stream));
 }
 
-void block(const PointPtr& point, int device, c10::StreamId stream) {
-    fake::launch(device, handle_of(stream), [point] { point->wait(); });
+void block(const EventPtr& event, int device, c10::StreamId stream) {
+    fake::wait_for(event, device, handle_of(stream));
 }
 
 struct Guard final : c10::impl::DeviceGuardImplInterface {
@@ -136,20 +136,18 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
         return handle_of(stream.id());
     }
     void destroyEvent(void* event, const c10::DeviceIndex) const noexcept override {
-        delete static_cast<PointPtr*>(event);
+        delete static_cast<EventPtr*>(event);
     }
     void record(void** event, const Stream& stream, const c10::DeviceIndex,
                 const c10::EventFlag) const override {
-        if (!*event) *event = new PointPtr;
-        *static_cast<PointPtr*>(*event) = recorded(stream.device_index(), stream.id());
+        if (!*event) *event = new EventPtr;
+        *static_cast<EventPtr*>(*event) = recorded(stream.device_index(), stream.id());
     }
     void block(void* event, const Stream& stream) const override {
-        if (event) ::block(*static_cast<PointPtr*>(event), stream.device_index(), stream.id());
+        if (event) ::block(*static_cast<EventPtr*>(event), stream.device_index(), stream.id());
     }
     bool queryEvent(void* event) const override {
-        if (!event) return true;
-        const std::lock_guard lock((*static_cast<PointPtr*>(event))->mutex);
-        return (*static_cast<PointPtr*>(event))->done;
+        return !event || fake::done(*static_cast<EventPtr*>(event));
     }
     c10::DeviceIndex deviceCount() const noexcept override { return kDevices; }
     bool queryStream(const Stream&) const override { return false; }
@@ -158,7 +156,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     }
     void synchronizeEvent(void* event) const override {
         ++waits;
-        if (event) (*static_cast<PointPtr*>(event))->wait();
+        if (event) fake::wait(*static_cast<EventPtr*>(event));
     }
     void synchronizeDevice(const c10::DeviceIndex) const override {
         ++waits;
@@ -201,14 +199,18 @@ struct Block {
     c10::StreamId stream;
     std::mutex mutex;
     std::set<c10::StreamId> others;  // of record_stream
+    bool of_graph = false;           // allocated while the stream was captured: the graph frees it
 };
 
 void release(void* context) {
     const std::unique_ptr<Block> block(static_cast<Block*>(context));
+    if (block->of_graph) return;
     for (const auto other : block->others)
         ::block(recorded(block->device, other), block->device, block->stream);
-    fake::launch(block->device, handle_of(block->stream),
-                 [memory = block->memory] { fake::release(memory); });
+    const auto free = [memory = block->memory] { fake::release(memory); };
+    // a graph writes there in each launch
+    if (!fake::keep_in_capture(block->device, handle_of(block->stream), free))
+        fake::launch(block->device, handle_of(block->stream), free);
 }
 
 struct Allocator final : c10::Allocator {
@@ -219,6 +221,8 @@ struct Allocator final : c10::Allocator {
         void* memory = fake::allocate(device, bytes);
         enqueue(device, [memory, bytes] { std::memset(fake::alias(memory), 0xff, bytes); });
         auto* block = new Block{memory, device, current[device], {}, {}};
+        block->of_graph = fake::keep_in_capture(device, handle_of(current[device]),
+                                                [memory] { fake::release(memory); });
         return {memory, block, &release, place};
     }
     static void release_none(void*) {}
@@ -668,7 +672,7 @@ at::Tensor at_address(int64_t address, at::IntArrayRef sizes, int64_t device, at
 // The current stream waits until the gate is opened.
 int64_t close_gate(int64_t device) {
     auto* gate = new PointPtr(std::make_shared<Point>());
-    block(*gate, static_cast<int>(device), current[device]);
+    enqueue(static_cast<int>(device), [point = *gate] { point->wait(); });
     return reinterpret_cast<int64_t>(gate);
 }
 void open_gate(int64_t gate) {
@@ -697,7 +701,41 @@ void wait_on_stream(int64_t device, int64_t stream) {
               current[device]);
 }
 
+// Graphs: numbers of what is captured on the current stream of a device.
+std::mutex graphs_mutex;
+std::vector<std::shared_ptr<fake::Capture>>& graphs() {
+    static auto& all = *new std::vector<std::shared_ptr<fake::Capture>>;
+    return all;
+}
+void begin_capture(int64_t device) {
+    fake::begin_capture(handle_of(current[device]));
+}
+int64_t end_capture(int64_t device) {
+    auto graph = fake::end_capture(handle_of(current[device]));
+    TORCH_CHECK(graph, "played: a stream that was captured did not come back");
+    const std::lock_guard lock(graphs_mutex);
+    graphs().push_back(std::move(graph));
+    return static_cast<int64_t>(graphs().size()) - 1;
+}
+void launch_graph(int64_t graph, int64_t device) {
+    const std::lock_guard lock(graphs_mutex);
+    fake::launch(graphs().at(static_cast<std::size_t>(graph)), handle_of(current[device]));
+}
+void free_graph(int64_t graph) {
+    std::shared_ptr<fake::Capture> freed;
+    const std::lock_guard lock(graphs_mutex);
+    freed.swap(graphs().at(static_cast<std::size_t>(graph)));
+}
+bool capturing(int64_t device) {
+    return fake::keep_in_capture(static_cast<int>(device), handle_of(current[device]), [] {});
+}
+
 TORCH_LIBRARY(played, m) {
+    m.def("begin_capture(int device) -> ()", &begin_capture);
+    m.def("end_capture(int device) -> int", &end_capture);
+    m.def("launch_graph(int graph, int device) -> ()", &launch_graph);
+    m.def("free_graph(int graph) -> ()", &free_graph);
+    m.def("capturing(int device) -> bool", &capturing);
     m.def("at(int address, int[] sizes, int device, ScalarType dtype, int owner) -> Tensor",
           &at_address);
     m.def("close_gate(int device) -> int", &close_gate);

@@ -124,7 +124,11 @@ class Played:
         torch.accelerator.synchronize(index)
 
     def may_wait(self):
-        return os.getpid() == self._pid
+        return os.getpid() == self._pid and not self.capturing(0)
+
+    def capturing(self, index):
+        import torch
+        return torch.ops.played.capturing(index)
 
     def keep(self, tensor):
         import torch
