@@ -101,12 +101,12 @@ class Context(DeviceMethods, HookMethods):
         """Adds the n slices of an array of shape [n, ...], such as a weight that all layers keep in one array: slice i, called
         "name[i]", is a parameter of its own. The arguments are those of register."""
         flags = delayed * _ddp.DDP_PARAM_DELAYED | in_place * _ddp.DDP_PARAM_IN_PLACE
-        desc, (extents, *rest), kept = self._describe(name, data, grad, shape, dtype, flags, uses, device, grad_dtype)
+        desc, whole, kept = self._describe(name, data, grad, shape, dtype, flags, uses, device, grad_dtype)
+        extents, element, of_grad, place = whole
         first = _ddp.ddp_register_slices(self._handle, desc)
         self._handle.keep(kept)
         if in_place and kept[1]:
             self._in_place.append(kept[1])
-        element, of_grad, place = rest
         layout = extents[1:], element, of_grad, place
         return [self._add(first + i, f"{name}[{i}]", layout, _slice(kept[0], i, extents[1:], element),
                           _slice(kept[1], i, extents[1:], of_grad)) for i in range(extents[0])]
