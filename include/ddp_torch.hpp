@@ -10,19 +10,24 @@
  *         loss.backward();                                    now every grad() is the mean over ranks
  *         optimizer.step();
  *
- * It follows torch.nn.parallel.DistributedDataParallel. Modules are on the CPU, and gradients are
- * dense. Failures are ddp::Error, also out of backward(). One thread at a time uses an object.
+ * It follows torch.nn.parallel.DistributedDataParallel. Modules are on the CPU, on one GPU or on
+ * several; on GPUs the host does not wait for gradients. Failures are ddp::Error, also out of
+ * backward(). One thread at a time uses an object.
  */
 #ifndef DDP_TORCH_HPP
 #define DDP_TORCH_HPP
 
+#include <c10/core/Event.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/utils/lambda_post_hook.h>
 #include <torch/torch.h>
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <tuple>
 #include <type_traits>
@@ -31,14 +36,24 @@
 #include <vector>
 
 #include "ddp/ddp.hpp"
-/* This header needs one experimental function. The program still chooses whether it sees the
+/* This header needs experimental functions. The program still chooses whether it sees the
  * experimental tier. */
 #ifdef DDP_EXPERIMENTAL
+#include "ddp/device.h"
 #include "ddp/freeze.h"
+#include "ddp/sparse.h"
 #else
 #define DDP_EXPERIMENTAL
+#include "ddp/device.h"
 #include "ddp/freeze.h"
+#include "ddp/sparse.h"
 #undef DDP_EXPERIMENTAL
+#endif
+
+/* The type of libtorch's devices that are DDP_DEVICE_CUDA. A backend of libtorch's own for such
+ * devices defines it before it includes this header. */
+#ifndef DDP_TORCH_DEVICE_TYPE
+#define DDP_TORCH_DEVICE_TYPE c10::DeviceType::CUDA
 #endif
 
 namespace ddp {
@@ -54,6 +69,11 @@ struct DistributedDataParallelOptions {
     /* names of parameters and buffers that stay each rank's own */
     std::vector<std::string> parameters_to_ignore;
     bool autotune = false; /* find the bucket cap in the first steps, instead of bucket_cap_mb */
+    /* Ranks may run out of inputs: DistributedDataParallel::join(). The other two are its options
+     * in PyTorch. */
+    bool join = false;
+    bool divide_by_initial_world_size = true;
+    bool throw_on_early_termination = false;
 };
 
 namespace detail {
@@ -109,6 +129,249 @@ void for_each_tensor(const T& value, const Found& found) {
     }
 }
 
+inline bool on_device(const torch::Tensor& tensor) {
+    return !tensor.device().is_cpu();
+}
+
+template <class Stream, class = void>
+struct tells_handle : std::false_type {};
+template <class Stream>
+struct tells_handle<Stream, std::void_t<decltype(std::declval<const Stream&>().native_handle())>>
+    : std::true_type {};
+
+/* The cudaStream_t. libtorch's own function for it needs the headers of CUDA. */
+template <class Stream>
+void* handle_of(const Stream& stream) {
+    if (stream.id() == 0) return nullptr;  // the default stream
+    if constexpr (tells_handle<Stream>::value)
+        return stream.native_handle();
+    else
+        throw Error(DDP_ERROR_UNSUPPORTED,
+                    "the current stream of " + stream.device().str() +
+                        " is not its default stream, and this libtorch does not tell its handle: "
+                        "use the default stream, or a libtorch whose c10::Stream has "
+                        "native_handle()");
+}
+
+/* `then` waits for all that is on `first` now. */
+inline void order(const c10::Stream& first, const c10::Stream& then) {
+    if (first == then) return;
+    c10::Event event(first.device_type());
+    event.record(first);
+    event.block(then);
+}
+
+/* The devices but the CPU that a context's tensors are on. Its calls are in the order of libtorch's
+ * current streams there. */
+class Streams {
+public:
+    /* libddp's device of a tensor. */
+    ddp_device add(const std::string& name, const torch::Tensor& tensor) {
+        const c10::Device device = tensor.device();
+        if (device.is_cpu()) return {DDP_DEVICE_CPU, 0};
+        if (device.type() != DDP_TORCH_DEVICE_TYPE)
+            throw Error(DDP_ERROR_UNSUPPORTED,
+                        name + " is on " + device.str() +
+                            ": DistributedDataParallel takes modules on the CPU and on NVIDIA "
+                            "GPUs");
+        if (find(device) == places_.end())
+            places_.push_back({device, default_stream(device), default_stream(device)});
+        return {DDP_DEVICE_CUDA, device.index()};
+    }
+    bool empty() const { return places_.empty(); }
+
+    /* Before calls of the context that take no stream. Not in a step. */
+    void enter(ddp_context* context) {
+        for (Place& place : places_) {
+            const c10::Stream stream = current(place.device);
+            if (place.set == stream) continue;
+            call(ddp_set_stream, context, DDP_DEVICE_CUDA,
+                 static_cast<std::int32_t>(place.device.index()), handle_of(stream));
+            place.set = stream;
+        }
+    }
+    /* In a step, before calls that take no stream. */
+    void catch_up() {
+        for (const Place& place : places_) order(current(place.device), place.set);
+    }
+    /* The gradient of this tensor is complete in the order of the current stream. */
+    void ready(ddp_context* context, ddp_param param, const torch::Tensor& tensor) {
+        const bool device = on_device(tensor);
+        call(ddp_grad_ready_on, context, param,
+             device ? handle_of(current(tensor.device())) : nullptr);
+    }
+    /* The end of a step. On devices nothing waits for it but the current streams. */
+    void finalize(ddp_context* context) {
+        for (Place& place : places_) place.last = current(place.device);
+        if (places_.empty()) {
+            call(ddp_finalize, context);
+        } else if (places_.size() == 1) {
+            call(ddp_finalize_on, context, handle_of(places_[0].last));
+        } else {
+            catch_up();
+            call(ddp_finalize_enqueue, context);
+            for (const Place& place : places_) order(place.set, place.last);
+        }
+    }
+    /* The host waits until the devices have done what the context's tensors were used for. */
+    void wait() const noexcept {
+        for (const Place& place : places_) {
+            try {
+                const c10::impl::VirtualGuardImpl device(place.device.type());
+                const c10::Stream now = current(place.device);
+                device.synchronizeStream(now);
+                if (place.last != now) device.synchronizeStream(place.last);
+                if (place.set != now && place.set != place.last)
+                    device.synchronizeStream(place.set);
+            } catch (...) {
+                // at the end of the process, say, when there is no device any more
+            }
+        }
+    }
+
+private:
+    struct Place {
+        c10::Device device;
+        c10::Stream set;   // the one that the context knows
+        c10::Stream last;  // of the end of a step
+    };
+
+    static c10::Stream default_stream(const c10::Device& device) {
+        return c10::Stream(c10::Stream::DEFAULT, device);
+    }
+    static c10::Stream current(const c10::Device& device) {
+        return c10::impl::VirtualGuardImpl(device.type()).getStream(device);
+    }
+    std::vector<Place>::iterator find(const c10::Device& device) {
+        return std::find_if(places_.begin(), places_.end(),
+                            [&](const Place& place) { return place.device == device; });
+    }
+
+    std::vector<Place> places_;
+};
+
+/* A tensor over memory of libddp's that `owner` keeps. */
+inline torch::Tensor shown(void* memory, torch::IntArrayRef sizes, const c10::Device& device,
+                           torch::ScalarType type, std::shared_ptr<void> owner) {
+    return at::for_blob(memory, sizes)
+        .deleter([owner = std::move(owner)](void*) {})
+        .options(torch::TensorOptions(type).device(device))
+        .target_device(device)
+        .make_tensor();
+}
+
+/* Sends rank 0's buffers, those on devices in the order of streams. */
+class Buffers {
+public:
+    Buffers(const Group& group, const std::vector<std::pair<std::string, torch::Tensor>>& named)
+        : group_(group.get()) {
+        for (const auto& [name, tensor] : named) {
+            if (on_device(tensor))
+                take_room(name, tensor);
+            else
+                on_cpu_.push_back(tensor);
+        }
+        if (!parts_.empty()) make_context(group);
+    }
+    ~Buffers() { streams_.wait(); }
+    Buffers(const Buffers&) = delete;
+    Buffers& operator=(const Buffers&) = delete;
+
+    void send() {
+        torch::NoGradGuard no_grad;
+        for (torch::Tensor& buffer : on_cpu_) {
+            torch::Tensor flat = buffer.detach().contiguous();
+            call(ddp_broadcast, group_, flat.data_ptr(), static_cast<std::size_t>(flat.nbytes()),
+                 DDP_U8, std::int32_t{0}, static_cast<ddp_work**>(nullptr));
+            if (flat.data_ptr() != buffer.data_ptr()) buffer.detach().copy_(flat);
+        }
+        if (parts_.empty()) return;
+        for (const Room& room : rooms_)
+            if (room.buffer.device() != room.sent.device() ||
+                room.buffer.scalar_type() != room.sent.scalar_type() ||
+                room.buffer.sizes() != room.sent.sizes())
+                throw Error(DDP_ERROR_INVALID_STATE,
+                            room.name +
+                                " has another device, type or shape now. Make a new "
+                                "DistributedDataParallel after such a change");
+        const bool mine = ddp_group_rank(group_) == 0;
+        streams_.enter(context_->get());
+        context_->step_begin();
+        if (mine)
+            for (Room& room : rooms_) room.sent.copy_(room.buffer.detach());
+        for (std::size_t part = 0; part < parts_.size(); ++part)
+            streams_.ready(context_->get(), static_cast<ddp_param>(part), parts_[part].memory);
+        streams_.finalize(context_->get());
+        if (!mine)
+            for (Room& room : rooms_) room.buffer.detach().copy_(room.sent);
+    }
+
+private:
+    /* The buffers of a device. */
+    struct Part {
+        c10::Device device;
+        std::int64_t bytes;
+        torch::Tensor memory;
+    };
+    struct Room {
+        std::string name;
+        torch::Tensor buffer;
+        std::size_t part;
+        std::int64_t start;
+        torch::Tensor sent;  // its bytes in the part
+    };
+
+    void take_room(const std::string& name, const torch::Tensor& buffer) {
+        constexpr std::int64_t aligned = 16;
+        streams_.add(name, buffer);
+        std::size_t part = 0;
+        while (part < parts_.size() && parts_[part].device != buffer.device()) ++part;
+        if (part == parts_.size()) parts_.push_back({buffer.device(), 0, {}});
+        rooms_.push_back({name, buffer, part, parts_[part].bytes, {}});
+        parts_[part].bytes +=
+            (static_cast<std::int64_t>(buffer.nbytes()) + aligned - 1) / aligned * aligned;
+    }
+
+    /* All buffers of a device are one gradient, which a hook broadcasts: groups take memory of
+     * devices in hooks only. */
+    void make_context(const Group& group) {
+        ddp_context_options options = Context::defaults();
+        options.reduction = DDP_REDUCTION_SUM;
+        options.flags = DDP_CONTEXT_NO_INITIAL_BROADCAST | DDP_CONTEXT_NO_BUFFER_BROADCAST |
+                        DDP_CONTEXT_NO_REBUILD;
+        context_ = std::make_unique<Context>(group, options);
+        for (const Part& part : parts_)
+            context_->add_param<std::uint8_t>("buffers on " + part.device.str(),
+                                              {std::max<std::int64_t>(part.bytes, 1)}, nullptr,
+                                              nullptr, {DDP_DEVICE_CUDA, part.device.index()});
+        streams_.enter(context_->get());
+        context_->commit();
+        context_->set_comm_hook([](ddp_group* within, ddp_bucket* bucket) {
+            ddp_work* work = nullptr;
+            call(ddp_broadcast, within, ddp_bucket_buffer(bucket), ddp_bucket_count(bucket),
+                 ddp_bucket_dtype(bucket), std::int32_t{0}, &work);
+            return Work(work);
+        });
+        for (std::size_t part = 0; part < parts_.size(); ++part)
+            parts_[part].memory =
+                shown(context_->grad_view<void>(static_cast<ddp_param>(part)), {parts_[part].bytes},
+                      parts_[part].device, torch::kByte, nullptr);
+        for (Room& room : rooms_)
+            room.sent =
+                parts_[room.part]
+                    .memory.narrow(0, room.start, static_cast<std::int64_t>(room.buffer.nbytes()))
+                    .view(room.buffer.scalar_type())
+                    .view(room.buffer.sizes());
+    }
+
+    ddp_group* group_;
+    std::vector<torch::Tensor> on_cpu_;
+    std::vector<Part> parts_;
+    std::vector<Room> rooms_;
+    Streams streams_;
+    std::unique_ptr<Context> context_;
+};
+
 /* The steps of a DistributedDataParallel. Hooks in the autograd graph begin and end them. */
 class Steps : public std::enable_shared_from_this<Steps> {
 public:
@@ -118,6 +381,7 @@ public:
           ignored_(options.parameters_to_ignore.begin(), options.parameters_to_ignore.end()),
           group_(group.get()),
           context_(group, context_options(options)) {
+        find_sparse(module);
         for (const auto& item : module.named_parameters()) {
             const torch::Tensor& tensor = item.value();
             if (ignored_.count(item.key()) != 0) continue;
@@ -129,14 +393,28 @@ public:
             throw Error(DDP_ERROR_INVALID_ARGUMENT,
                         "module: it has no parameter that requires a gradient, so there is nothing "
                         "to average");
+        std::vector<std::pair<std::string, torch::Tensor>> buffers;
         for (const auto& item : module.named_buffers())
             if (item.value().defined() && ignored_.count(item.key()) == 0) {
-                buffers_.push_back(item.value());
+                buffers.emplace_back(item.key(), item.value());
                 add_untrained(item.key(), item.value());
             }
+        streams_->enter(context_.get());
         context_.commit();
         take_copies();
+        if (options.broadcast_buffers && !options.join && group.world_size() > 1)
+            buffers_ = std::make_unique<Buffers>(group, buffers);
     }
+
+    /* Buckets wait for devices before they are freed: layout_. Other ranks do not wait for that to
+     * hear of a step that this one has not finished. */
+    ~Steps() {
+        if (open_ && missing_count_ != 0 && !streams_->empty() && ddp_group_world_size(group_) > 1)
+            ddp_context_abort(context_.get(),
+                              "its DistributedDataParallel went in the middle of a step", nullptr);
+    }
+    Steps(const Steps&) = delete;
+    Steps& operator=(const Steps&) = delete;
 
     /* Not in the constructor: hooks refer to the object weakly. */
     void listen() {
@@ -147,20 +425,35 @@ public:
             nodes_.back()->add_post_hook(std::make_unique<torch::autograd::utils::LambdaPostHook>(
                 [weak = weak_from_this(), index](const torch::autograd::variable_list& outputs,
                                                  const torch::autograd::variable_list&) {
-                    if (const auto self = weak.lock()) self->ready(index);
+                    if (const auto self = weak.lock()) {
+                        const std::lock_guard<std::recursive_mutex> lock(self->mutex_);
+                        self->ready(index);
+                    }
                     return outputs;
                 }));
         }
     }
 
-    void before_forward() {
-        if (sync_ && options_.broadcast_buffers) send_buffers();
+    void before_forward(const torch::nn::Module& module) {
+        if (sync_ && buffers_) buffers_->send();
         if (!torch::GradMode::is_enabled()) return;
         local_ = !sync_;
         fresh_ = sync_;
         watched_ = in_pass_ = false;  // after a backward pass that failed
-        if (open_) report_missing("the backward pass before this forward pass");
+        if (open_ && missing_count_ != expected_count_)
+            report_missing("the backward pass before this forward pass");
         unused_.clear();
+        if (!options_.join || !sync_ || open_) return;
+        compare(module);
+        begin();  // which sends buffers, and tells the ranks that have joined
+    }
+
+    /* This rank has no more inputs. */
+    void join() {
+        give_copies();
+        streams_->enter(context_.get());
+        context_.join();
+        take_copies();
     }
 
     template <class Output>
@@ -205,7 +498,9 @@ private:
             if (!tensor.defined() || !tensor.requires_grad()) return;
             tensor.register_hook([weak = weak_from_this()](const torch::Tensor&) {
                 const auto self = weak.lock();
-                if (!self || self->local_ || !self->may_miss() || self->watched_) return;
+                if (!self) return;
+                const std::lock_guard<std::recursive_mutex> lock(self->mutex_);
+                if (self->local_ || !self->may_miss() || self->watched_) return;
                 self->watched_ = true;
                 torch::autograd::Engine::get_default_engine().queue_callback([weak] {
                     if (const auto still = weak.lock()) still->finish_with_missing();
@@ -215,6 +510,7 @@ private:
     }
 
     void finish_with_missing() {
+        const std::lock_guard<std::recursive_mutex> lock(mutex_);
         watched_ = false;
         if (!open_) begin();
         if (!marked_) mark(unused_);
@@ -236,7 +532,14 @@ private:
             std::max<std::uint64_t>(1, static_cast<std::uint64_t>(options.bucket_cap_mb * mib));
         result.first_bucket_cap_bytes = std::min(mib, result.bucket_cap_bytes);
         if (options.autotune) result.bucket_cap_bytes = result.first_bucket_cap_bytes = 0;
-        result.flags = DDP_CONTEXT_NO_BUFFER_BROADCAST;
+        result.flags = 0;
+        if (!options.join || !options.broadcast_buffers)
+            result.flags |= DDP_CONTEXT_NO_BUFFER_BROADCAST;
+        if (options.join) result.flags |= DDP_CONTEXT_JOIN;
+        if (options.join && !options.divide_by_initial_world_size)
+            result.flags |= DDP_CONTEXT_DIVIDE_BY_PRESENT;
+        if (options.join && options.throw_on_early_termination)
+            result.flags |= DDP_CONTEXT_STOP_AT_FIRST_JOIN;
         if (options.autotune) result.flags |= DDP_CONTEXT_AUTOTUNE;
         if (options.find_unused_parameters && !options.static_graph)
             result.flags |= DDP_CONTEXT_FIND_UNUSED;
@@ -249,9 +552,12 @@ private:
 
     /* A tensor that is not contiguous is registered as a copy. */
     ddp_param_desc describe(const std::string& name, const torch::Tensor& tensor) {
-        if (!tensor.device().is_cpu() || tensor.layout() != torch::kStrided)
+        const ddp_device device = streams_->add(name, tensor);
+        if (tensor.layout() != torch::kStrided)
             throw Error(DDP_ERROR_UNSUPPORTED,
-                        name + ": DistributedDataParallel takes dense tensors on the CPU only");
+                        name +
+                            " is sparse itself: DistributedDataParallel takes parameters and "
+                            "buffers that are dense");
         const torch::Tensor flat = tensor.detach().contiguous();
         registered_.emplace_back(tensor, flat);
         ddp_param_desc desc;
@@ -261,17 +567,41 @@ private:
         desc.ndim = static_cast<std::int32_t>(flat.dim());
         desc.dtype = dtype_of_tensor(flat, name);
         desc.data = flat.data_ptr();
+        desc.device = device;
         return desc;
     }
 
     void add(const std::string& name, const torch::Tensor& parameter) {
         // rank 0's, as the others
         if (!parameter.requires_grad()) return add_untrained(name, parameter);
-        const ddp_param_desc desc = describe(name, parameter);
+        ddp_param_desc desc = describe(name, parameter);
+        const bool sparse = tables_.count(parameter.unsafeGetTensorImpl()) != 0;
+        const bool through_host = sparse && on_device(parameter);  // libddp takes rows on the CPU
+        if (sparse) desc.flags = DDP_PARAM_SPARSE;
+        if (through_host) {
+            desc.device = {DDP_DEVICE_CPU, 0};
+            desc.data = nullptr;
+        }
         ddp_param index = -1;
         call(ddp_register_param, context_.get(), &desc, &index);
+        if (through_host) {
+            registered_.pop_back();
+            add_untrained(name + " (value)", parameter);
+        }
         parameters_.push_back(parameter);
         names_.push_back(name);
+        sparse_.push_back(sparse);
+    }
+
+    /* Parameters whose gradients are rows. */
+    void find_sparse(const torch::nn::Module& module) {
+        for (const auto& part : module.modules()) {
+            if (const auto* one = part->as<torch::nn::EmbeddingImpl>()) {
+                if (one->options.sparse()) tables_.insert(one->weight.unsafeGetTensorImpl());
+            } else if (const auto* bag = part->as<torch::nn::EmbeddingBagImpl>()) {
+                if (bag->options.sparse()) tables_.insert(bag->weight.unsafeGetTensorImpl());
+            }
+        }
     }
 
     void add_untrained(const std::string& name, const torch::Tensor& tensor) {
@@ -279,22 +609,15 @@ private:
         call(ddp_register_buffer, context_.get(), &desc);
     }
 
+    void give_copies() {
+        torch::NoGradGuard no_grad;
+        for (auto& [tensor, flat] : registered_)
+            if (flat.data_ptr() != tensor.data_ptr()) flat.copy_(tensor.detach());
+    }
     void take_copies() {
         torch::NoGradGuard no_grad;
         for (auto& [tensor, flat] : registered_)
             if (flat.data_ptr() != tensor.data_ptr()) tensor.detach().copy_(flat);
-    }
-
-    /* The context would send them at the beginning of a step. A forward pass may have no backward
-     * pass, and then there must be no step that misses gradients. */
-    void send_buffers() {
-        torch::NoGradGuard no_grad;
-        for (torch::Tensor& buffer : buffers_) {
-            torch::Tensor flat = buffer.detach().contiguous();
-            call(ddp_broadcast, group_, flat.data_ptr(), static_cast<std::size_t>(flat.nbytes()),
-                 DDP_U8, std::int32_t{0}, static_cast<ddp_work**>(nullptr));
-            if (flat.data_ptr() != buffer.data_ptr()) buffer.detach().copy_(flat);
-        }
     }
 
     /* The module is what was registered. A program that changes it makes another
@@ -316,7 +639,8 @@ private:
                 what = "lies in other memory";
             else if (!known_[next].trained && tensor.requires_grad())
                 what = "requires a gradient";
-            else if (options_.static_graph && tensor.requires_grad() != known_[next].trained)
+            else if ((options_.static_graph || options_.join) &&
+                     tensor.requires_grad() != known_[next].trained)
                 what = "is frozen";
             if (what != nullptr) refuse(item.key(), what);
             if (known_[next].trained) {
@@ -381,6 +705,7 @@ private:
     }
 
     void end_of_pass() {
+        const std::lock_guard<std::recursive_mutex> lock(mutex_);
         in_pass_ = false;
         if (!open_ || watched_) return;  // finish_with_missing ends it
         if (missing_count_ != 0) report_missing("this backward pass");
@@ -393,7 +718,7 @@ private:
         std::vector<ddp_param> unused;
         for (const ddp_param param : params) {
             const auto index = static_cast<std::size_t>(param);
-            if (accumulated_[index])
+            if (accumulated_[index] || (sparse_[index] && parameters_[index].grad().defined()))
                 announce(index);
             else
                 unused.push_back(param);
@@ -401,6 +726,7 @@ private:
         }
         if (unused.empty()) return;  // a context that does not look for them takes no list
         for (const ddp_param param : unused) lay_down(static_cast<std::size_t>(param));
+        streams_->catch_up();
         context_.mark_unused(unused);
     }
 
@@ -409,6 +735,14 @@ private:
     void lay_down(std::size_t index) {
         torch::NoGradGuard no_grad;
         const torch::Tensor& grad = parameters_[index].grad();
+        if (sparse_[index]) {
+            if (grad.defined() && never_[index])
+                throw Error(DDP_ERROR_UNSUPPORTED,
+                            names_[index] +
+                                " has rows of a step before, and with static_graph they would "
+                                "not count in this one: call zero_grad() before each step");
+            return;  // no rows
+        }
         torch::Tensor& view = view_of(index);
         if (!grad.defined())
             view.zero_();
@@ -417,30 +751,79 @@ private:
     }
 
     void announce(std::size_t index) {
-        const torch::Tensor grad = parameters_[index].grad().defined()
-                                       ? parameters_[index].grad()
-                                       : torch::zeros_like(parameters_[index]);
-        if (grad.layout() != torch::kStrided)
-            throw Error(
-                DDP_ERROR_UNSUPPORTED,
-                names_[index] + " has a sparse gradient. DistributedDataParallel takes dense ones");
         torch::NoGradGuard no_grad;
+        const torch::Tensor& grad = parameters_[index].grad();
+        if (sparse_[index]) return announce_rows(index, grad);
         torch::Tensor& view = view_of(index);
-        if (grad.data_ptr() != view.data_ptr()) view.copy_(grad);
-        context_.grad_ready(static_cast<ddp_param>(index));
+        if (!grad.defined()) {
+            view.zero_();
+        } else if (grad.layout() != torch::kStrided) {
+            throw Error(DDP_ERROR_UNSUPPORTED,
+                        names_[index] +
+                            " has a sparse gradient. DistributedDataParallel takes those of "
+                            "torch::nn::Embedding and EmbeddingBag with sparse(true)");
+        } else if (grad.data_ptr() != view.data_ptr()) {
+            view.copy_(grad);
+        }
+        streams_->ready(context_.get(), static_cast<ddp_param>(index), parameters_[index]);
+    }
+
+    /* Rows of a device go through the host, which waits for them. */
+    void announce_rows(std::size_t index, const torch::Tensor& grad) {
+        torch::Tensor indices = torch::empty({0}, torch::kLong), values;
+        if (grad.defined()) {
+            if (grad.layout() != torch::kSparse)
+                throw Error(DDP_ERROR_UNSUPPORTED,
+                            names_[index] +
+                                " belongs to an embedding with sparse(true), and has a dense "
+                                "gradient: the model uses it elsewhere, too. Make the embedding "
+                                "with sparse(false)");
+            const torch::Tensor rows = grad.detach().coalesce();
+            indices = rows.indices()[0].to(torch::kCPU).contiguous();
+            values = rows.values().to(torch::kCPU).contiguous();
+        }
+        const auto count = static_cast<std::size_t>(indices.numel());
+        call(ddp_grad_ready_sparse, context_.get(), static_cast<ddp_param>(index),
+             static_cast<const std::int64_t*>(indices.data_ptr<std::int64_t>()),
+             count == 0 ? static_cast<const void*>(nullptr) : values.data_ptr(), count);
+    }
+
+    torch::Tensor reduced_rows(std::size_t index) {
+        const std::int64_t* indices = nullptr;
+        const void* values = nullptr;
+        std::size_t count = 0;
+        call(ddp_sparse_gradient, context_.get(), static_cast<ddp_param>(index), &indices, &values,
+             &count);
+        const torch::Tensor& parameter = parameters_[index];
+        std::vector<std::int64_t> sizes = parameter.sizes().vec();
+        sizes[0] = static_cast<std::int64_t>(count);
+        const c10::Device cpu(torch::kCPU);
+        torch::Tensor rows = torch::empty({1, sizes[0]}, torch::kLong);
+        torch::Tensor content =
+            torch::empty(sizes, torch::TensorOptions(parameter.scalar_type()).device(cpu));
+        if (count != 0) {
+            std::memcpy(rows.data_ptr(), indices, count * sizeof *indices);
+            std::memcpy(content.data_ptr(), values, content.nbytes());
+        }
+        return torch::sparse_coo_tensor(rows.to(parameter.device()), content.to(parameter.device()),
+                                        parameter.sizes());
     }
 
     /* Buckets may move here; a grad() that was in one is then memory like any other. */
     void begin() {
+        if (options_.join) give_copies();  // of buffers, which it sends then
+        streams_->enter(context_.get());
         context_.step_begin();
+        if (options_.join) take_copies();
         open_ = true;
         marked_ = false;
         for (std::size_t index = 0; index < parameters_.size(); ++index)
             missing_[index] = !never_[index] && !frozen_[index];
-        missing_count_ =
+        expected_count_ = missing_count_ =
             static_cast<std::size_t>(std::count(missing_.begin(), missing_.end(), true));
         for (std::size_t index = 0; index < never_.size(); ++index)
             if (never_[index]) lay_down(index);
+        streams_->catch_up();
     }
 
     bool take_missing(std::size_t index) {
@@ -455,14 +838,18 @@ private:
         stepped_ = true;
         first_done_ = true;
         accumulated_.assign(parameters_.size(), false);
-        context_.finalize();
+        streams_->finalize(context_.get());
         torch::NoGradGuard no_grad;
         const bool may_be_unused = options_.find_unused_parameters || options_.static_graph;
         for (std::size_t index = 0; index < parameters_.size(); ++index) {
             if (frozen_[index] || (may_be_unused && !context_.used(static_cast<ddp_param>(index))))
                 continue;  // by no rank
-            torch::Tensor& view = view_of(index);
             torch::Tensor& grad = parameters_[index].mutable_grad();
+            if (sparse_[index]) {
+                grad = reduced_rows(index);
+                continue;
+            }
+            torch::Tensor& view = view_of(index);
             if (options_.gradient_as_bucket_view)
                 grad = view;
             else if (!grad.defined())
@@ -472,18 +859,23 @@ private:
         }
     }
 
-    /* A gradient's place in its bucket. Its memory stays as long as a tensor shows it. */
+    /* A gradient's place in its bucket. Its memory stays as long as a tensor shows it. That of
+     * devices is freed in an order that knows nothing of what the program does with it. */
     torch::Tensor& view_of(std::size_t index) {
         if (const std::int64_t generation = context_.layout_generation();
             generation != generation_) {
             views_.assign(parameters_.size(), torch::Tensor());
-            layout_ = context_.hold_layout();
+            layout_ = std::shared_ptr<void>(
+                nullptr, [streams = streams_, layout = context_.hold_layout()](void*) mutable {
+                    streams->wait();
+                    layout.reset();
+                });
             generation_ = generation;
         }
         if (!views_[index].defined())
-            views_[index] = torch::from_blob(
-                context_.grad_view<void>(static_cast<ddp_param>(index)), parameters_[index].sizes(),
-                [layout = layout_](void*) {}, parameters_[index].options().requires_grad(false));
+            views_[index] = shown(context_.grad_view<void>(static_cast<ddp_param>(index)),
+                                  parameters_[index].sizes(), parameters_[index].device(),
+                                  parameters_[index].scalar_type(), layout_);
         return views_[index];
     }
 
@@ -511,18 +903,23 @@ private:
     DistributedDataParallelOptions options_;
     std::unordered_set<std::string> ignored_;
     std::vector<Known> known_;
+    std::unordered_set<const c10::TensorImpl*> tables_;
     ddp_group* group_;
+    std::recursive_mutex mutex_;  // autograd has a thread for each device
+    std::shared_ptr<Streams> streams_ = std::make_shared<Streams>();
     // a tensor, and what the context knows of it
     std::vector<std::pair<torch::Tensor, torch::Tensor>> registered_;
     Context context_;  // has pointers into these
     std::vector<std::string> names_;
-    std::vector<torch::Tensor> parameters_, buffers_;
+    std::vector<torch::Tensor> parameters_;
+    std::vector<bool> sparse_;
+    std::unique_ptr<Buffers> buffers_;
     // PyTorch would drop them, and the hooks with them.
     std::vector<decltype(torch::autograd::impl::grad_accumulator(std::declval<torch::Tensor>()))>
         nodes_;
 
     std::vector<torch::Tensor> views_;
-    std::shared_ptr<ddp_layout> layout_;
+    std::shared_ptr<void> layout_;
     std::int64_t generation_ = -1;  // of both
 
     bool sync_ = true;    // false in no_sync
@@ -537,10 +934,10 @@ private:
     bool first_done_ = false;        // static_graph: never_ is known
     std::vector<ddp_param> unused_;  // by the last forward pass
     std::vector<bool> missing_;      // no gradient yet in this step
-    std::size_t missing_count_ = 0;
-    std::vector<bool> accumulated_;  // got gradients in no_sync
-    std::vector<bool> never_;        // unused in each step of a static graph
-    std::vector<bool> frozen_;       // since it was registered
+    std::size_t missing_count_ = 0, expected_count_ = 0;  // now, and when the step began
+    std::vector<bool> accumulated_;                       // got gradients in no_sync
+    std::vector<bool> never_;                             // unused in each step of a static graph
+    std::vector<bool> frozen_;                            // since it was registered
 };
 
 }  // namespace detail
@@ -564,7 +961,7 @@ public:
      * tuple or container of such. */
     template <class... Args>
     auto forward(Args&&... args) {
-        steps_->before_forward();
+        steps_->before_forward(*module_);
         auto output = module_->forward(std::forward<Args>(args)...);
         steps_->after_forward(*module_, output);
         return output;
@@ -572,6 +969,10 @@ public:
 
     const std::shared_ptr<Module>& module() const { return module_; }
     Module* operator->() const { return module_.get(); }
+    /* Takes part in the other ranks' steps with gradients of zero until no rank has inputs: with
+     * the option `join`, at the end of each epoch. All ranks then have the parameters of the one
+     * that joined last. */
+    void join() const { steps_->join(); }
     /* For hooks, statistics and plans. Steps begin and end in the backward pass. */
     Context& context() const { return steps_->context(); }
 

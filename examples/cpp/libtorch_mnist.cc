@@ -1,8 +1,9 @@
 /* libtorch_mnist.cc: trains a convolutional network on handwritten digits with libtorch, on as many
  * processes as a launcher starts.
  *
- *     ./libtorch_mnist [EPOCHS [WEIGHTS [double]]]    one process
- *     ddprun -n 2 ./libtorch_mnist                    two processes; the training is the same
+ *     ./libtorch_mnist [EPOCHS [WEIGHTS]] [double] [cuda]    one process
+ *     ddprun -n 2 ./libtorch_mnist                           two processes; the training is the
+ *                                                            same
  *
  * Built by hand, here: cc -c ../c/idx.c && c++ -O2 libtorch_mnist.cc idx.o $(pkg-config --cflags
  * --libs ddp-torch) -lz -o libtorch_mnist
@@ -10,7 +11,8 @@
  * Each global batch is cut into equal parts, one for each rank. The mean of the ranks' mean
  * gradients is then the gradient of the global batch. WEIGHTS: a file for rank 0's trained weights.
  * double: computes with 64 bits, so that the order of additions matters less where two runs are
- * compared.
+ * compared. cuda: on GPUs, which the ranks of a host take in turn. For that, link with a libtorch
+ * for CUDA: -Wl,--no-as-needed -ltorch_cuda.
  */
 #include <cstdio>
 #include <cstdlib>
@@ -54,7 +56,19 @@ static Digits load(const char* name, torch::Dtype dtype) {
     return result;
 }
 
-static void train(int epochs, const char* weights, torch::Dtype dtype) {
+static torch::Device gpu(int rank) {
+    ddp_environment environment;
+    environment.struct_size = sizeof environment;
+    ddp_error* none = nullptr;  // if no launcher has started this process
+    const bool launched = ddp_environment_get(&environment, &none) == DDP_OK;
+    ddp_error_free(none);
+    const auto gpus = static_cast<int>(torch::cuda::device_count());
+    if (gpus == 0) throw std::runtime_error("libtorch sees no GPU");
+    const int index = (launched ? environment.local_rank : rank) % gpus;
+    return {torch::kCUDA, static_cast<c10::DeviceIndex>(index)};
+}
+
+static void train(int epochs, const char* weights, torch::Dtype dtype, bool on_gpus) {
     constexpr int batch = 64;
     const ddp::Group group = ddp::Group::or_alone();
     const int rank = group.rank(), world = group.world_size();
@@ -64,8 +78,9 @@ static void train(int epochs, const char* weights, torch::Dtype dtype) {
     torch::manual_seed(1);  // the order of the digits; rank 0's weights count
     const Digits train = load("train", dtype), test = load("t10k", dtype);
 
+    const torch::Device device = on_gpus ? gpu(rank) : torch::Device(torch::kCPU);
     Net net;
-    net->to(dtype);
+    net->to(device, dtype);
     ddp::DistributedDataParallel model(net, group);
     torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.05).momentum(0.9));
     const int part = batch / world;
@@ -76,16 +91,17 @@ static void train(int epochs, const char* weights, torch::Dtype dtype) {
         for (std::int64_t first = 0; first + batch <= order.size(0); first += batch, ++steps) {
             const torch::Tensor mine = order.narrow(0, first + rank * part, part);
             optimizer.zero_grad();
-            torch::Tensor loss =
-                torch::cross_entropy_loss(model.forward(train.images.index_select(0, mine)),
-                                          train.labels.index_select(0, mine));
+            torch::Tensor loss = torch::cross_entropy_loss(
+                model.forward(train.images.index_select(0, mine).to(device)),
+                train.labels.index_select(0, mine).to(device));
             loss.backward();  // now every grad() is the mean over ranks
             optimizer.step();
             loss_sum += loss.item<double>();
         }
         torch::NoGradGuard no_grad;
-        const double right = net->forward(test.images)
+        const double right = net->forward(test.images.to(device))
                                  .argmax(1)
+                                 .cpu()
                                  .eq(test.labels)
                                  .to(torch::kDouble)
                                  .mean()
@@ -94,13 +110,27 @@ static void train(int epochs, const char* weights, torch::Dtype dtype) {
             std::printf("epoch %d: loss %.4f, %.1f %% right\n", epoch + 1, loss_sum / steps,
                         100 * right);
     }
-    if (weights && rank == 0) torch::save(net, weights);
+    if (!weights || rank != 0) return;
+    net->to(torch::kCPU);
+    torch::save(net, weights);
 }
 
 int main(int argc, char** argv) {
     try {
-        train(argc > 1 ? std::atoi(argv[1]) : 3, argc > 2 ? argv[2] : nullptr,
-              argc > 3 ? torch::kDouble : torch::kFloat);
+        std::vector<const char*> others;
+        torch::Dtype dtype = torch::kFloat;
+        bool on_gpus = false;
+        for (int i = 1; i < argc; ++i) {
+            const std::string word = argv[i];
+            if (word == "double")
+                dtype = torch::kDouble;
+            else if (word == "cuda")
+                on_gpus = true;
+            else
+                others.push_back(argv[i]);
+        }
+        train(!others.empty() ? std::atoi(others[0]) : 3, others.size() > 1 ? others[1] : nullptr,
+              dtype, on_gpus);
     } catch (const std::exception& error) {
         std::fprintf(stderr, "libtorch_mnist: %s\n", error.what());
         return 1;

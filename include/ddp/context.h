@@ -114,7 +114,7 @@ typedef struct ddp_param_desc {
     void* grad;     /* the gradient (copy): as `data`, shared with no other gradient. NULL: view */
     uint32_t flags; /* 0 for a buffer */
     uint32_t uses;  /* announcements a step: one for each layer that shares it. 0 means 1 */
-    /* Of the gradient: of `grad`, views, rows, factors, buckets, sums and results. 0: dtype. It may
+    /* The type of the gradient: of `grad`, views, rows, factors, buckets, sums and results. 0: dtype. It may
      * differ from a floating-point dtype: F32 gradients of BF16 values, summed in F32. */
     ddp_dtype grad_dtype;
     uint32_t reserved0;

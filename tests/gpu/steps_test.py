@@ -85,6 +85,36 @@ class Steps(unittest.TestCase):
         self.assertIn("passed   python-2-shm", self.run_steps("python-2-shm").stdout)
         self.assertRegex(self.log("python-2-shm"), r"ddprun --no-tag -n 2 python3 .*/bin/python_steps\.py")
 
+    def test_programs_for_libtorch_are_made_there(self):
+        self.write("bundle/bin/libtorch_module.py", "import os, sys\nprint(os.environ.get('DDP_TEST_BACKEND'), *sys.argv[1:])\n")
+        self.assertIn("3 passed", self.run_steps("libtorch-*", GPUS="2").stdout)
+        bundle = self.folder / "bundle"
+        for step, backend, ranks in (("libtorch-1-nccl", "nccl", 1), ("libtorch-2-shm", None, 2), ("libtorch-2-nccl", "nccl", 2)):
+            self.assertEqual(self.log(step).strip(), f"{backend} {bundle}/sources {bundle}/lib {self.logs} {bundle}/bin/ddprun --no-tag -n {ranks}")
+
+    def play_llm_c(self, ours, theirs):
+        """The script with trainers that print these losses."""
+        self.write("bundle/bin/llm_c.py", (pathlib.Path(TOOL).resolve().parents[1] / "tests/gpu/llm_c.py").read_text())
+        self.write("bundle/bin/ddprun", '#!/bin/bash\nshift 2\nexec "$@"\n')
+        for precision in ("f32", "bf16"):
+            self.write(f"bundle/bin/gpt2_cuda_{precision}", f"""#!/bin/bash
+[[ -s $2 && $# == 6 ]] || exit 3
+loss={ours} ms=2.000
+[[ $5 == --backend && $6 == nccl ]] || {{ [[ $5 == --nccl && -d $6 && -z $(ls "$6") ]] && loss={theirs} ms=4.000; }} || exit 4
+for ((i = 0; i < $4; ++i)); do echo "step $i: loss $loss, norm 1.0000, $ms ms"; done
+echo "gradients by somebody: median $ms ms"
+""")
+        return self.run_steps("llm-c-1")
+
+    def test_llm_c_is_compared(self):
+        self.write("bundle/bin/llm_c.py", (pathlib.Path(TOOL).resolve().parents[1] / "tests/gpu/llm_c.py").read_text())
+        self.assertIn("skipped  llm-c-1: built without llm.c", self.run_steps("llm-c-1").stdout)
+        job = self.play_llm_c("10.8250", "10.8254")
+        self.assertIn("1 passed", job.stdout)
+        self.assertRegex(job.stdout, r"f32 ranks 1 model d12: loss 10.8254 .* apart 0.0004 .* step 2.000 ms by libddp, 4.000 ms by llm.c, 0.500")
+        for wrong in ("10.8", "nan"):
+            self.assertIn("1 failed", self.play_llm_c(wrong, "10.8254").stdout)
+
     def test_java_and_julia_are_tested_where_they_are(self):
         job = self.run_steps("java-2-shm julia-2-shm")
         self.assertIn("skipped  java-2-shm: built without Java", job.stdout)

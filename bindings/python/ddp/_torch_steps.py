@@ -467,7 +467,7 @@ class Steps:
         self._finish()
 
     def set_weight(self, weight):
-        """Of this rank, in the next step."""
+        """The weight of this rank in the next step."""
         if not 0 <= float(weight) < math.inf:
             raise ValueError(f"set_weight: a finite weight of 0 or more is expected, not {weight!r}")
         if self.open:

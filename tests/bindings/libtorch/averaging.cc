@@ -1,15 +1,21 @@
 /* averaging.cc: ddp_torch.hpp beside one process that has the whole batch.
  *
- *     ddprun -n 3 ./averaging
- *     ./averaging ONE TWO       prints how far apart two files with weights of libtorch_mnist are
+ *     ddprun -n 3 ./averaging            DDP_TEST_DEVICE=cuda:0 is the device, which all ranks may
+ *                                        share; DDP_TEST_BACKEND=nccl a backend of libddp
+ *     ./averaging ONE TWO                prints how far apart two files with weights of
+ *                                        libtorch_mnist are
  */
+#include <algorithm>
 #include <cstdio>
-#include <ddp_torch.hpp>
 #include <functional>
 #include <map>
-#include <stdexcept>
 #include <string>
 #include <vector>
+
+#include "device.h"
+#ifdef PLAYED
+#include "played_rows.h"
+#endif
 
 namespace {
 
@@ -17,14 +23,10 @@ constexpr int kSteps = 4, kPart = 6;
 // rounding; one gradient that is not averaged moves weights by 0.01
 constexpr double kBound = 1e-12;
 
-void expect(bool holds, const std::string& what) {
-    if (!holds) throw std::runtime_error(what);
-}
-
 /* With a weight that is used twice, a buffer, and branches. */
 struct NetImpl : torch::nn::Module {
     NetImpl() {
-        torch::manual_seed(1);
+        seed(1);
         first = register_module("first", torch::nn::Linear(5, 8));
         twice = register_module("twice", torch::nn::Linear(8, 8));
         left = register_module("left", torch::nn::Linear(8, 4));
@@ -33,6 +35,7 @@ struct NetImpl : torch::nn::Module {
         turned = register_parameter("turned", torch::randn({4, 8}).t());  // not contiguous
         seen = register_buffer("seen", torch::zeros({5}));
         to(torch::kDouble);
+        put(*this, place());
     }
     std::pair<torch::Tensor, std::vector<torch::Tensor>> forward(const torch::Tensor& x) {
         seen.add_(x.detach().mean(0));
@@ -58,8 +61,8 @@ torch::Tensor loss_of(const std::pair<torch::Tensor, std::vector<torch::Tensor>>
 
 /* The inputs of all ranks, for one step. */
 torch::Tensor inputs(const ddp::Group& group, int step) {
-    torch::manual_seed(static_cast<std::uint64_t>(100 + step));
-    return torch::randn({kPart * group.world_size(), 5}, torch::kDouble);
+    seed(static_cast<std::uint64_t>(100 + step));
+    return torch::randn({kPart * group.world_size(), 5}, torch::kDouble).to(place());
 }
 torch::Tensor mine(const ddp::Group& group, const torch::Tensor& all) {
     return all.narrow(0, kPart * group.rank(), kPart);
@@ -121,7 +124,7 @@ void compare_zeroed(const ddp::Group& group, const ddp::DistributedDataParallelO
         }
         one.step(), all.step();
     }
-    expect(distance(alone, net) < kBound,
+    expect(distance(alone, net) <= (group.world_size() == 1 ? 0 : kBound),
            "weights differ by " + std::to_string(distance(alone, net)));
 }
 
@@ -221,10 +224,11 @@ void buffers(const ddp::Group& group) {
     Net net;
     without(net, {"never"});
     ddp::DistributedDataParallel model(net, group);
-    model.forward(torch::full({2, 5}, 1.0 + group.rank(), torch::kDouble));
+    const auto kind = torch::TensorOptions(torch::kDouble).device(place());
+    model.forward(torch::full({2, 5}, 1.0 + group.rank(), kind));
     expect(net->seen[0].item<double>() == 1 + group.rank(),
            "a buffer is each rank's own after a forward pass");
-    model.forward(torch::zeros({2, 5}, torch::kDouble));
+    model.forward(torch::zeros({2, 5}, kind));
     expect(net->seen[0].item<double>() == 1, "a buffer becomes rank 0's before a forward pass");
 }
 
@@ -247,15 +251,16 @@ void failed_backward(const ddp::Group& group) {
 }
 
 /* Waits in the store, which works whatever has become of the group. */
-void meet(const ddp::Group& group) {
+void meet(const ddp::Group& group, const std::string& where) {
     ddp_error* error = nullptr;
     ddp_store* store = nullptr;
     ddp::check(ddp_group_store(group.get(), &store, &error), error);
     int64_t here = 0;
-    const char* const all = "averaging/all";
-    ddp_status met = ddp_store_add(store, "averaging/here", 1, &here, &error);
-    if (met == DDP_OK && here == group.world_size()) met = ddp_store_set(store, all, "", 0, &error);
-    if (met == DDP_OK) met = ddp_store_wait(store, &all, 1, 60'000, &error);
+    const std::string all = where + "/all";
+    const char* const key = all.c_str();
+    ddp_status met = ddp_store_add(store, (where + "/here").c_str(), 1, &here, &error);
+    if (met == DDP_OK && here == group.world_size()) met = ddp_store_set(store, key, "", 0, &error);
+    if (met == DDP_OK) met = ddp_store_wait(store, &key, 1, 60'000, &error);
     ddp_store_free(store);
     ddp::check(met, error);
 }
@@ -304,9 +309,10 @@ void changes(const ddp::Group& group) {
     }
     net->right->weight.set_requires_grad(true), net->right->bias.set_requires_grad(true);
     net->to(torch::kFloat);
-    fails([&] { model.forward(x.to(torch::kFloat)); }, "has another type now");
+    fails([&] { model.forward(x.to(torch::kFloat)); }, "has another ");
     net->to(torch::kDouble);
-    fails([&] { model.forward(x); }, "lies in other memory now");
+    if (place().is_cpu())  // a device's allocator may find the same memory
+        fails([&] { model.forward(x); }, "lies in other memory now");
 }
 
 void errors(const ddp::Group& group) {
@@ -323,7 +329,8 @@ void errors(const ddp::Group& group) {
     fails([&] { ddp::DistributedDataParallel refused(frozen, group); },
           "no parameter that requires a gradient");
     ReturnsOwn own;
-    const torch::Tensor y = torch::ones({1, 5});
+    put(*own, place());
+    const torch::Tensor y = torch::ones({1, 5}).to(place());
     ddp::DistributedDataParallel taken(own, group);
     taken.forward(y).y.sum().backward();
     ddp::DistributedDataParallel refusing(own, group, finding_unused());
@@ -334,7 +341,179 @@ void errors(const ddp::Group& group) {
     fails([&] { ddp::DistributedDataParallel refused(net, group, options); }, "bucket_cap_mb");
     // `model` is freed in a step that has begun, which breaks the group: no rank may need that any
     // more
-    meet(group);
+    meet(group, "errors");
+}
+
+#ifdef PLAYED  // which has no EmbeddingBag
+using Bags = torch::nn::Embedding;
+torch::Tensor sums(Bags& bags, const torch::Tensor& x) {
+    return bags(x).sum(1);
+}
+Bags bags_of(bool sparse) {
+    return Bags(torch::nn::EmbeddingOptions(12, 3).sparse(sparse));
+}
+#else
+using Bags = torch::nn::EmbeddingBag;
+torch::Tensor sums(Bags& bags, const torch::Tensor& x) {
+    return bags(x);
+}
+Bags bags_of(bool sparse) {
+    return Bags(torch::nn::EmbeddingBagOptions(12, 3).sparse(sparse).mode(torch::kSum));
+}
+#endif
+
+/* Two tables of which a batch uses a few rows. */
+struct WordsImpl : torch::nn::Module {
+    explicit WordsImpl(bool sparse = true) {
+        seed(3);
+        words = register_module(
+            "words", torch::nn::Embedding(torch::nn::EmbeddingOptions(12, 3).sparse(sparse)));
+        bags = register_module("bags", bags_of(sparse));
+        last = register_module("last", torch::nn::Linear(3, 2));
+        to(torch::kDouble);
+        put(*this, place());
+    }
+    torch::Tensor forward(const torch::Tensor& x) {
+        torch::Tensor y = words(x).mean(1);
+        if (uses_bags) y = y + sums(bags, x);
+        return last(y.to(last->weight.device()));
+    }
+    torch::nn::Embedding words{nullptr};
+    Bags bags{nullptr};
+    torch::nn::Linear last{nullptr};
+    bool uses_bags = true;
+};
+TORCH_MODULE(Words);
+
+torch::Tensor rows_of(const torch::Tensor& grad) {
+    return grad.is_sparse() ? grad.to_dense() : grad;
+}
+
+/* Gradients that are rows. `reference` has dense ones. */
+void rows(const ddp::Group& group, ddp::DistributedDataParallelOptions options, bool branches,
+          bool words_on_cpu = false) {
+    Words net, reference(false);
+    if (words_on_cpu) {
+        put(*net->words, torch::kCPU), put(*net->bags, torch::kCPU);
+        put(*reference->words, torch::kCPU), put(*reference->bags, torch::kCPU);
+    }
+    if (group.rank() > 0) {
+        torch::NoGradGuard no_grad;
+        net->words->weight.add_(1), net->last->weight.add_(1);
+    }
+    options.find_unused_parameters = branches;
+    ddp::DistributedDataParallel model(net, group, options);
+    torch::optim::SGD one(reference->parameters(), 0.1), all(net->parameters(), 0.1);
+    for (int step = 0; step < kSteps; ++step) {
+        seed(static_cast<std::uint64_t>(step));
+        const torch::Tensor x = torch::randint(12, {kPart * group.world_size(), 4}, torch::kLong)
+                                    .to(net->words->weight.device());
+        net->uses_bags = reference->uses_bags = !branches || step % 2 == 0;
+        one.zero_grad(), all.zero_grad();
+        reference->forward(x).square().mean().backward();
+        if (step == 2) {  // the last of two passes brings the mean of both
+            reference->forward(x).square().mean().backward();
+            const auto guard = model.no_sync();
+            model.forward(mine(group, x)).square().mean().backward();
+        }
+        model.forward(mine(group, x)).square().mean().backward();
+        expect(net->words->weight.grad().is_sparse(), "the gradient of a table is rows");
+        expect(net->words->weight.grad().device() == net->words->weight.device(), "their device");
+        for (const auto& item : reference->named_parameters()) {
+            const torch::Tensor& grad = net->named_parameters()[item.key()].grad();
+            const bool used = item.value().grad().defined();
+            expect(grad.defined() == used, item.key() + " is used by all or by none");
+            if (used)
+                expect((rows_of(grad) - item.value().grad()).abs().max().item<double>() <= kBound,
+                       item.key() + " of rows");
+        }
+        one.step(), all.step();
+    }
+    for (const auto& item : reference->named_parameters())
+        expect((net->named_parameters()[item.key()] - item.value()).abs().max().item<double>() <=
+                   kBound,
+               item.key() + " trained with rows");
+}
+
+struct TableImpl : torch::nn::Module {
+    TableImpl() : table(register_parameter("table", torch::ones({12, 3}))) { put(*this, place()); }
+    torch::Tensor forward(const torch::Tensor& x) {
+        return torch::embedding(table, x, -1, false, true);
+    }
+    torch::Tensor table;
+};
+TORCH_MODULE(Table);
+
+void rows_where_none_are_expected(const ddp::Group& group) {
+    Table table;
+    ddp::DistributedDataParallel model(table, group);
+    const torch::Tensor x = torch::ones({2, 3}, torch::kLong).to(place());
+    fails([&] { model.forward(x).sum().backward(); }, "table has a sparse gradient");
+    meet(group, "rows where none are expected");
+}
+
+void a_table_that_is_used_elsewhere(const ddp::Group& group) {
+    Words net;
+    ddp::DistributedDataParallel model(net, group);
+    const torch::Tensor x = torch::ones({2, 3}, torch::kLong).to(place());
+    fails([&] { (model.forward(x).sum() + net->words->weight.sum()).backward(); },
+          "words.weight belongs to an embedding with sparse(true), and has a dense gradient");
+    meet(group, "a table that is used elsewhere");
+}
+
+/* Ranks run out of inputs, the higher ones first. */
+void joined(const ddp::Group& group, ddp::DistributedDataParallelOptions options, bool to_none) {
+    Net alone, net;
+    without(alone, {"never"}), without(net, {"never"});
+    options.join = true;
+    ddp::DistributedDataParallel model(net, group, options);
+    torch::optim::SGD one(alone->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9)),
+        all(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+    const int world = group.world_size();
+    for (int epoch = 0; epoch < 2; ++epoch) {
+        for (int step = 0; step < world + 2; ++step) {
+            const int present = std::min(world, world + 2 - step);
+            const int divisor = options.divide_by_initial_world_size ? world : present;
+            const torch::Tensor x = inputs(group, step);
+            zero(alone, !to_none);
+            for (int rank = 0; rank < present; ++rank)
+                (loss_of(alone->forward(x.narrow(0, kPart * rank, kPart))) / divisor).backward();
+            one.step();
+            if (group.rank() >= present) continue;
+            zero(net, !to_none);
+            loss_of(model.forward(mine(group, x))).backward();
+            all.step();
+        }
+        model.join();
+        expect(distance(alone, net) <= kBound,
+               "after join, weights differ by " + std::to_string(distance(alone, net)));
+        // momentum is each rank's own, and ranks have taken different numbers of steps
+        one.state().clear(), all.state().clear();
+    }
+}
+
+void joined_early(const ddp::Group& group) {
+    Net net;
+    without(net, {"never"});
+    ddp::DistributedDataParallelOptions options;
+    options.join = options.throw_on_early_termination = true;
+    ddp::DistributedDataParallel model(net, group, options);
+    const torch::Tensor x = mine(group, inputs(group, 0));
+    loss_of(model.forward(x)).backward();
+    if (group.world_size() > 1) {
+        try {
+            if (group.rank() == 0)
+                model.join();
+            else
+                model.forward(x);
+            throw std::logic_error("a rank has no more inputs, and nobody says so");
+        } catch (const ddp::Error& error) {
+            expect(error.status() == DDP_ERROR_UNEVEN_INPUTS && error.rank() == 0, error.what());
+        }
+    }
+    net->left->bias.set_requires_grad(false);
+    fails([&] { model.forward(x); }, "left.bias is frozen now");
+    meet(group, "joined early");
 }
 
 /* The distance between the weights in two files of the example. */
@@ -362,7 +541,7 @@ int main(int argc, char** argv) {
             return 0;
         }
         torch::set_num_threads(1);
-        const ddp::Group group;
+        const ddp::Group group = group_of_test();
         ddp::DistributedDataParallelOptions plain, views, find = finding_unused(), small, fixed;
         views.gradient_as_bucket_view = true;
         small.bucket_cap_mb = 0.0001;
@@ -377,6 +556,8 @@ int main(int argc, char** argv) {
         find.static_graph = true;
         compare(group, fixed, true, true);
         compare(group, find, true, true);
+        fixed.gradient_as_bucket_view = true;
+        compare(group, fixed, false);
         gradients_outlive(group);
         no_sync(group);
         no_sync_of_branches(group);
@@ -384,6 +565,21 @@ int main(int argc, char** argv) {
         some_ranks(group);
         failed_backward(group);
         buffers(group);
+        for (const bool branches : {false, true}) rows(group, plain, branches);
+        rows(group, views, false);
+        if (!place().is_cpu()) rows(group, plain, false, true);
+        ddp::DistributedDataParallelOptions present;
+        present.divide_by_initial_world_size = false;
+        for (const bool to_none : {true, false}) {
+            joined(group, plain, to_none);
+            joined(group, views, to_none);
+            joined(group, present, to_none);
+            joined(group, finding_unused(), to_none);
+        }
+        // each breaks its group
+        rows_where_none_are_expected(group_of_test());
+        a_table_that_is_used_elsewhere(group_of_test());
+        joined_early(group_of_test());
         errors(group);
         std::puts("all held");
     } catch (const std::exception& error) {

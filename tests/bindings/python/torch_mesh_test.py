@@ -89,7 +89,7 @@ class Meshes(torch_case.OnRanks):
             DistributedDataParallel(torch_case.Network(), device_mesh=mesh["replicate"], process_group=self.group)
 
     def test_parameters_that_are_distributed(self):
-        """Those of tensor parallelism are not for this class."""
+        """Parameters of tensor parallelism are not for this class."""
         mesh = init_device_mesh("cpu", (self.world // 2, 2), mesh_dim_names=("replicate", "shard"))
         for placement in (Shard(0), Replicate()):
             module = nn.Linear(4, 4)

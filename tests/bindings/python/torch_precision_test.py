@@ -50,7 +50,7 @@ class Network(nn.Module):
 
 
 class Untied(Network):
-    """Of what PyTorch's class takes: two parts of a tied weight would be ready twice there, and it casts numbers, too."""
+    """PyTorch's class takes it: two parts of a tied weight would be ready twice there, and it casts numbers, too."""
 
     def __init__(self):
         super().__init__()
@@ -74,7 +74,7 @@ class Recurrent(nn.Module):
 
 
 class NoStream:
-    """What PyTorch's class asks of a GPU's streams and events, where there is none."""
+    """PyTorch's class asks for this of a GPU's streams and events, where there is none."""
 
     def __enter__(self):
         return self
@@ -117,7 +117,7 @@ class Precisions(torch_case.OnRanks):
         return torch.randn(3, 6)
 
     def mean_of(self, module, param_dtype, numbers=(0,)):
-        """Of gradients that PyTorch computes with parameters of this type, added up in f64."""
+        """The mean of gradients that PyTorch computes with parameters of this type, added up in f64."""
         sums = {}
         for rank in range(self.world):
             for number in numbers:

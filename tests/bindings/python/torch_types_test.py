@@ -50,7 +50,7 @@ class Types(torch_case.OnRanks):
         return torch.randn(3, 6).to(BF16)
 
     def mean_of(self, module, numbers=(0,), prepare=lambda module, rank: None):
-        """What each rank has accumulated in .grad alone, as f64, over the world size; and how exact a type can be."""
+        """The sum of what each rank has accumulated in .grad alone, as f64, over the world size; and how exact a type can be."""
         sums = None
         for rank in range(self.world):
             alone = copy.deepcopy(module)

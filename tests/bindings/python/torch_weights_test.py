@@ -31,7 +31,7 @@ class Branches(nn.Module):
 
 class Weights(OnRanks):
     def samples(self, rank, step=0):
-        """Of a rank: as many as its weight, and others in each step."""
+        """Samples of a rank: as many as its weight, and others in each step."""
         torch.manual_seed(10 * step + rank)
         return torch.randn(2 * rank + 1 + step, 3)
 

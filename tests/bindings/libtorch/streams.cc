@@ -1,0 +1,448 @@
+/* streams.cc: ddp_torch.hpp on a device that threads play (tests/bindings/python/played): its
+ * streams are late, or stand still, and no processor can touch its memory. Forgotten orders give
+ * NaN. Compiled with PLAYED.
+ *
+ *     DDP_TEST_DEVICE=played:0 ddprun -n 2 ./streams
+ */
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/core/StreamGuard.h>
+
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "device.h"
+#include "support/fake_device/fake_device.h"
+
+namespace {
+
+constexpr int kPart = 6;
+
+template <class Result, class... Args>
+Result played(const char* name, Args... args) {
+    return c10::Dispatcher::singleton()
+        .findSchemaOrThrow((std::string("played::") + name).c_str(), "")
+        .typed<Result(Args...)>()
+        .call(args...);
+}
+std::int64_t waits() {
+    return played<std::int64_t>("waits");
+}
+
+/* The current stream of a device does nothing while it lives, or for 0.2 s. */
+class Gate {
+public:
+    Gate() : gate_(played<std::int64_t>("close_gate", std::int64_t{0})) {}
+    ~Gate() { played<void>("open_gate", gate_); }
+    Gate(const Gate&) = delete;
+    Gate& operator=(const Gate&) = delete;
+
+private:
+    std::int64_t gate_;
+};
+class Hold {
+public:
+    Hold()
+        : gate_(std::make_unique<Gate>()), opens_([this] {
+              std::this_thread::sleep_for(std::chrono::milliseconds(200));
+              gate_.reset();
+          }) {}
+    ~Hold() { opens_.join(); }
+
+private:
+    std::unique_ptr<Gate> gate_;
+    std::thread opens_;
+};
+
+struct NetImpl : torch::nn::Module {
+    NetImpl() {
+        seed(1);
+        first = register_module("first", torch::nn::Linear(5, 8));
+        norm = register_module("norm", torch::nn::BatchNorm1d(8));
+        last = register_module("last", torch::nn::Linear(8, 4));
+        to(torch::kDouble);
+    }
+    torch::Tensor forward(const torch::Tensor& x) {
+        return last(torch::tanh(norm(first(x)).to(last->weight.device())));
+    }
+    torch::nn::Linear first{nullptr}, last{nullptr};
+    torch::nn::BatchNorm1d norm{nullptr};
+};
+TORCH_MODULE(Net);
+
+Net on_device() {
+    Net net;
+    put(*net, place());
+    return net;
+}
+
+/* The same on all ranks, so that the mean is what one rank has. */
+torch::Tensor inputs(int step) {
+    seed(static_cast<std::uint64_t>(100 + step));
+    return torch::randn({kPart, 5}, torch::kDouble);
+}
+
+torch::Tensor loss_of(const torch::Tensor& output) {
+    return output.square().mean();
+}
+
+using Tensors = std::vector<torch::Tensor>;
+Tensors parameters(const Net& net) {
+    return net->parameters();
+}
+Tensors gradients(const Net& net) {
+    Tensors found;
+    for (const torch::Tensor& parameter : net->parameters()) found.push_back(parameter.grad());
+    return found;
+}
+
+/* Bit for bit: the device runs the kernels of the CPU, and the mean of two equal numbers is
+ * exact. */
+void same(const Tensors& expected, const Tensors& found, const std::string& what) {
+    expect(expected.size() == found.size(), what + ": their number");
+    for (std::size_t i = 0; i < expected.size(); ++i)
+        expect(torch::equal(expected[i].detach().cpu(), found[i].detach().cpu()),
+               what + ": tensor " + std::to_string(i));
+}
+
+template <class Model>
+void train(Model& model, const Tensors& parameters, const torch::Device& device, int steps,
+           double factor = 1) {
+    torch::optim::SGD optimizer(parameters, torch::optim::SGDOptions(0.1).momentum(0.9));
+    for (int step = 0; step < steps; ++step) {
+        optimizer.zero_grad();
+        (loss_of(model.forward(inputs(step).to(device))) * factor).backward();
+        optimizer.step();
+    }
+}
+
+void numbers(const ddp::Group& group, const ddp::DistributedDataParallelOptions& options) {
+    Net alone, net = on_device();
+    if (group.rank() > 0) {
+        torch::NoGradGuard no_grad;
+        for (auto& parameter : net->parameters()) parameter.add_(1);  // rank 0's values count
+    }
+    ddp::DistributedDataParallel model(net, group, options);
+    train(*alone, alone->parameters(), torch::kCPU, 4);
+    train(model, net->parameters(), place(), 4);
+    same(parameters(alone), parameters(net), "weights");
+    same(gradients(alone), gradients(net), "gradients");
+    same(alone->buffers(), net->buffers(), "buffers");
+}
+
+/* With another stream of the first device as the current one, which begins after what is on this
+ * one. */
+class SideStream {
+public:
+    SideStream() : guard_(begin()) {}
+
+private:
+    static c10::Stream begin() {
+        const c10::impl::VirtualGuardImpl device(place().type());
+        const c10::Stream side = device.getNewStream(place());
+        c10::Event event(place().type());
+        event.record(device.getStream(place()));
+        event.block(side);
+        return side;
+    }
+    c10::StreamGuard guard_;
+};
+
+void side_stream(const ddp::Group& group, const ddp::DistributedDataParallelOptions& options,
+                 bool from_the_start) {
+    Net alone, net = on_device();
+    train(*alone, alone->parameters(), torch::kCPU, 4);
+    std::unique_ptr<SideStream> side;
+    if (from_the_start) side = std::make_unique<SideStream>();
+    ddp::DistributedDataParallel model(net, group, options);
+    if (!from_the_start) side = std::make_unique<SideStream>();
+    train(model, net->parameters(), place(), 4);
+    same(parameters(alone), parameters(net), "weights of a side stream");
+    same(gradients(alone), gradients(net), "gradients of a side stream");
+}
+
+/* A hook doubles gradients on the stream of their bucket, and takes its time. No communication makes
+ * anybody wait for that. */
+void work_of_a_hook(const ddp::Group& group, const ddp::DistributedDataParallelOptions& options,
+                    bool on_a_side_stream, bool on_two_devices) {
+    Net alone, net = on_device();
+    if (on_two_devices) put(*net->last, device_of(1));
+    train(*alone, alone->parameters(), torch::kCPU, 4, 2);
+    ddp::DistributedDataParallel model(net, group, options);
+    model.context().set_comm_hook([](ddp_group*, ddp_bucket* bucket) {
+        const void* const numbers = ddp_bucket_buffer(bucket);
+        const std::size_t count = ddp_bucket_count(bucket);
+        fake::launch(ddp_bucket_device(bucket).index, ddp_bucket_stream(bucket), [numbers, count] {
+            std::this_thread::sleep_for(std::chrono::milliseconds(20));
+            auto* const gradients = fake::at<double>(numbers);
+            for (std::size_t i = 0; i < count; ++i) gradients[i] *= 2;
+        });
+        return ddp::Work();
+    });
+    std::unique_ptr<SideStream> side;
+    if (on_a_side_stream) side = std::make_unique<SideStream>();
+    train(model, net->parameters(), place(), 4);
+    same(parameters(alone), parameters(net), "weights of a hook");
+    same(gradients(alone), gradients(net), "gradients of a hook");
+}
+
+/* Its halves are on two devices. */
+void two_devices(const ddp::Group& group, const ddp::DistributedDataParallelOptions& options,
+                 bool on_a_side_stream) {
+    Net alone, net = on_device();
+    put(*net->last, device_of(1));
+    ddp::DistributedDataParallel model(net, group, options);
+    std::unique_ptr<SideStream> side;
+    if (on_a_side_stream) side = std::make_unique<SideStream>();
+    train(*alone, alone->parameters(), torch::kCPU, 4);
+    train(model, net->parameters(), place(), 4);
+    same(parameters(alone), parameters(net), "weights on two devices");
+    same(gradients(alone), gradients(net), "gradients on two devices");
+}
+
+/* One half is on the CPU, and the other on a device that is not the current one. */
+void beside_the_cpu(const ddp::Group& group) {
+    Net alone, net;
+    put(*net->last, device_of(1));
+    ddp::DistributedDataParallel model(net, group);
+    train(*alone, alone->parameters(), torch::kCPU, 4);
+    train(model, net->parameters(), torch::kCPU, 4);
+    same(parameters(alone), parameters(net), "weights on the CPU and a device");
+}
+
+/* In whole steps whose streams stand still. With several ranks the fake device's data goes through
+ * the host, which waits in libddp; nothing in ddp_torch.hpp waits then. */
+void the_host_does_not_wait(const ddp::Group& group,
+                            const ddp::DistributedDataParallelOptions& options) {
+    Net net = on_device();
+    ddp::DistributedDataParallel model(net, group, options);
+    torch::optim::SGD optimizer(net->parameters(), 0.1);
+    Tensors batches;
+    for (int step = 0; step < 7; ++step) batches.push_back(inputs(step).to(place()));
+    const auto step = [&](const torch::Tensor& x) {
+        loss_of(model.forward(x)).backward();
+        optimizer.step();
+        optimizer.zero_grad();
+    };
+    for (int i = 0; i < 3; ++i) step(batches[i]);  // in which buckets are built anew
+    const std::int64_t before = waits();
+    {
+        std::unique_ptr<Gate> gate;
+        if (group.world_size() == 1) gate = std::make_unique<Gate>();
+        for (int i = 3; i < 7; ++i) {
+            if (i == 4) {
+                const auto guard = model.no_sync();
+                loss_of(model.forward(batches[i])).backward();
+            } else {
+                step(batches[i]);
+            }
+        }
+        expect(waits() == before, "the host has waited in a step");
+    }
+    for (const torch::Tensor& parameter : net->parameters())
+        expect(torch::isfinite(parameter.cpu()).all().item<bool>(), "weights are not finite");
+}
+
+void memory_is_freed(const ddp::Group& group, const ddp::DistributedDataParallelOptions& options) {
+    Net net = on_device();
+    fake::settle();
+    const std::size_t before = fake::live_bytes();
+    {
+        ddp::DistributedDataParallel model(net, group, options);
+        for (int step = 0; step < 4; ++step)
+            loss_of(model.forward(inputs(step).to(place()))).backward();
+        expect(fake::live_bytes() > before, "buckets need memory");
+        net->zero_grad();
+    }
+    for (int i = 0; i < 1000 && fake::live_bytes() != before; ++i) {  // libddp's threads hold the
+        fake::settle();                                               // last operations longer
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    expect(fake::live_bytes() == before, "memory of the device is left");
+}
+
+/* The copies of the means out of the buckets are still to come. */
+void buckets_outlive_the_model(const ddp::Group& group) {
+    Net alone, net = on_device(), other = on_device();
+    loss_of(alone->forward(inputs(0))).backward();
+    const torch::Tensor x = inputs(0).to(place());
+    std::unique_ptr<Hold> hold;
+    {
+        ddp::DistributedDataParallel model(net, group);
+        hold = std::make_unique<Hold>();
+        loss_of(model.forward(x)).backward();
+    }
+    ddp::DistributedDataParallel may_get_that_memory(other, group);
+    same(gradients(alone), gradients(net), "gradients after their model");
+}
+
+/* An optimizer's step over gradients in buckets is still to come when nobody else has them. */
+void gradients_outlive_the_model(const ddp::Group& group) {
+    Net alone, net = on_device(), other = on_device();
+    ddp::DistributedDataParallelOptions options;
+    options.gradient_as_bucket_view = true;
+    torch::optim::SGD one(alone->parameters(), 0.1), all(net->parameters(), 0.1);
+    loss_of(alone->forward(inputs(0))).backward();
+    {
+        ddp::DistributedDataParallel model(net, group, options);
+        loss_of(model.forward(inputs(0).to(place()))).backward();
+    }
+    {
+        const Hold hold;
+        one.step(), all.step();
+        all.zero_grad();
+        ddp::DistributedDataParallel may_get_that_memory(other, group);
+    }
+    same(parameters(alone), parameters(net), "weights after the model");
+}
+
+/* Gradients of the step before lie in an old bucket when buckets move, and are still to be copied.
+ */
+void buckets_outlive_the_step_in_which_they_move(const ddp::Group& group, bool in_place) {
+    Net alone, net = on_device();
+    ddp::DistributedDataParallelOptions options;
+    options.gradient_as_bucket_view = true;
+    ddp::DistributedDataParallel model(net, group, options);
+    torch::optim::SGD one(alone->parameters(), 0.1), all(net->parameters(), 0.1);
+    const std::int64_t before = model.context().layout_generation();
+    for (int step = 0; step < 3; ++step) {
+        for (auto* optimizer : {&one, &all}) optimizer->zero_grad(!in_place);
+        loss_of(alone->forward(inputs(step))).backward();
+        const torch::Tensor x = inputs(step).to(place());
+        const Hold hold;
+        loss_of(model.forward(x)).backward();
+        one.step(), all.step();
+    }
+    expect(model.context().layout_generation() != before, "buckets have moved");
+    same(parameters(alone), parameters(net), "weights where buckets have moved");
+}
+
+/* A rank whose device stands still lets its model go in a step. Others do not wait for that device
+ * to hear of it. */
+void others_hear_of_a_lost_step_first(const ddp::Group& group) {
+    if (group.world_size() == 1) return;
+    const ddp::Group breaks = group_of_test();
+    Net net = on_device();
+    auto model = std::make_unique<ddp::DistributedDataParallel<NetImpl>>(net, breaks);
+    const torch::Tensor x = inputs(0).to(place());
+    double news = 0;
+    if (group.rank() == 0) {
+        torch::Tensor output = model->forward(x);
+        const std::int64_t gate = played<std::int64_t>("close_gate", std::int64_t{0});
+        // the gradients of some parameters are complete then
+        net->norm->weight.register_hook(
+            [](const torch::Tensor&) -> torch::Tensor { throw std::runtime_error("on purpose"); });
+        try {
+            loss_of(output).backward();
+            throw std::logic_error("a hook failed, and backward did not");
+        } catch (const std::runtime_error&) {
+        }
+        std::thread listener([&] {
+            ddp_error* error = nullptr;
+            ddp::check(ddp_broadcast(group.get(), &news, 1, DDP_F64, 1, nullptr, &error), error);
+            played<void>("open_gate", gate);
+        });
+        model.reset();
+        listener.join();
+    } else {
+        try {
+            loss_of(model->forward(x)).backward();
+            loss_of(model->forward(x)).backward();  // errors of a step may come in the next one
+        } catch (const ddp::Error& error) {
+            news = error.status() == DDP_ERROR_ABORTED ? 1 : 2;
+        }
+        ddp_error* error = nullptr;
+        ddp::check(ddp_broadcast(group.get(), &news, 1, DDP_F64, 1, nullptr, &error), error);
+    }
+    expect(news == 1, "the other ranks are told that the step was given up");
+}
+
+/* With several ranks buffers are sent in the order of streams, and changed ones are refused. */
+void buffers(const ddp::Group& group) {
+    if (group.world_size() == 1) return;
+    Net net = on_device();
+    ddp::DistributedDataParallel model(net, group);
+    model.forward((inputs(0) + group.rank()).to(place()));
+    const torch::Tensor own = net->norm->running_mean.clone();
+    torch::Tensor of_all = own.cpu().contiguous();
+    ddp_error* error = nullptr;
+    ddp::check(
+        ddp_broadcast(group.get(), of_all.data_ptr(), of_all.nbytes(), DDP_U8, 0, nullptr, &error),
+        error);
+    expect(group.rank() == 0 || !torch::equal(own.cpu(), of_all), "buffers are each rank's own");
+    net->eval();
+    {
+        torch::NoGradGuard no_grad;
+        model.forward(inputs(0).to(place()));
+    }
+    expect(torch::equal(net->norm->running_mean.cpu(), of_all), "buffers become rank 0's");
+    net->norm->to(torch::kFloat);
+    try {
+        model.forward(inputs(0).to(place()));
+        throw std::logic_error("a buffer has another type, and nobody says so");
+    } catch (const ddp::Error& changed) {
+        expect(changed.status() == DDP_ERROR_INVALID_STATE &&
+                   std::string(changed.what()).find("norm.running_mean has another device, type") !=
+                       std::string::npos,
+               changed.what());
+    }
+}
+
+void other_devices_are_refused(const ddp::Group& group) {
+    Net net;
+    put(*net, torch::kMeta);
+    try {
+        ddp::DistributedDataParallel model(net, group);
+        throw std::logic_error("nobody says that there is no such device");
+    } catch (const ddp::Error& error) {
+        expect(error.status() == DDP_ERROR_UNSUPPORTED &&
+                   std::string(error.what()).find("first.weight is on meta") != std::string::npos,
+               error.what());
+    }
+}
+
+}  // namespace
+
+int main() {
+    try {
+        torch::set_num_threads(1);
+        const ddp::Group group = group_of_test();
+        ddp::DistributedDataParallelOptions plain, views, small, fixed, find;
+        views.gradient_as_bucket_view = true;
+        small.bucket_cap_mb = 0.0003;
+        fixed.static_graph = true;
+        find.find_unused_parameters = true;
+        for (const auto& options : {plain, views, small, fixed, find}) {
+            numbers(group, options);
+            the_host_does_not_wait(group, options);
+        }
+        for (const auto& options : {plain, views}) {
+            for (const bool side : {false, true}) two_devices(group, options, side);
+            memory_is_freed(group, options);
+        }
+        for (const auto& options : {plain, views, small, find})
+            for (const bool side : {false, true})
+                for (const bool two : {false, true}) work_of_a_hook(group, options, side, two);
+        for (const auto& options : {plain, views, fixed, find})
+            for (const bool from_the_start : {false, true})
+                side_stream(group, options, from_the_start);
+        beside_the_cpu(group);
+        if (group.world_size() == 1) {  // otherwise libddp itself waits for the streams
+            buckets_outlive_the_model(group);
+            for (const bool in_place : {false, true})
+                buckets_outlive_the_step_in_which_they_move(group, in_place);
+        }
+        gradients_outlive_the_model(group);
+        buffers(group);
+        other_devices_are_refused(group);
+        others_hear_of_a_lost_step_first(group);
+        std::puts("all held");
+    } catch (const std::exception& error) {
+        std::fprintf(stderr, "streams: %s\n", error.what());
+        return 1;
+    }
+}
