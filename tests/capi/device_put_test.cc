@@ -175,6 +175,31 @@ TEST_P(DevicePutTest, InUnsyncedStepsItReplacesOrAdds) {
     });
 }
 
+// Each adds to what another stream has put, which is late.
+TEST_P(DevicePutTest, UnsyncedStepsOnSeveralStreamsAddUp) {
+    run([&](int rank, ddp_group* group) {
+        DeviceModel model(group, {300}, GetParam().view, {0}, options());
+        model.context.commit();
+        Array first(0, 300), second(0, 300), third(0, 300), fourth(0, 300), got(0, 300);
+        Array* const given[] = {&first, &second, &third, &fourth};
+        void* const other = fake::make_stream(0);
+        for (int step = 0; step < 4; ++step) {
+            void* const stream = step % 2 ? other : model.stream(0);
+            model.context.set_sync(step == 3);
+            if (step == 1) fake::launch(0, stream, [] { usleep(30'000); });
+            given[step]->write(stream, static_cast<float>(rank + step), 0);
+            model.context.put_on(0, given[step]->memory(), stream, DDP_PUT_ADD);
+            given[step]->spoil(stream);
+            model.context.finalize_on(stream);
+        }
+        model.context.get_on(0, got.memory(), other);
+        const float mean = static_cast<float>(GetParam().world - 1) / 2;
+        EXPECT_EQ(got.read(other), std::vector<float>(300, 6 + 4 * mean));
+        model.close();
+        fake::free_stream(other);
+    });
+}
+
 using DevicePutErrorTest = DeviceTest;
 
 TEST_F(DevicePutErrorTest, RefusesOtherMemoryAndMoments) {

@@ -145,8 +145,7 @@ def stream_of(stream: Any) -> Optional[int]:
     """The handle of a stream: a number, or what PyTorch's, CuPy's and numba's objects hold. None: the legacy default stream."""
     for name in ("cuda_stream", "ptr", "handle", "value"):
         stream = getattr(stream, name, stream)
-    handle: Optional[int] = stream
-    return handle
+    return None if stream is None else int(stream)
 
 
 def same_layout(what: str, memory: Memory, shape: Tuple[int, ...], dtype: int) -> None:

@@ -29,6 +29,7 @@ class DataParallel:
     """
 
     def __init__(self, params, group=None, **options):
+        refuse_verify(options)
         self.group = group if group is not None else Group()
         self.context = Context(self.group, **options)
         paths, leaves, self._structure = self._flatten(params)
@@ -101,6 +102,13 @@ class DataParallel:
 
     def _result(self, memory, _):
         return numpy.array(memory)
+
+
+def refuse_verify(options):
+    """Of a context that has copies of the first values only. These never differ."""
+    if options.get("verify_interval"):
+        raise ValueError("verify_interval: the program keeps its parameters itself, and libddp has no more than their first values to compare. "
+                         "Leave it out, and compare parameters by collectives of the group")
 
 
 _LEAF = object()

@@ -25,6 +25,7 @@ from ._errors import InvalidStateError, MissingGradientError
 from ._tinygrad_ways import tensor_of, way_for
 from .context import Context
 from .group import Group
+from .numpy import refuse_verify
 
 __all__ = ["DataParallel"]
 
@@ -37,6 +38,7 @@ class DataParallel:
     """
 
     def __init__(self, model, group=None, **options):
+        refuse_verify(options)
         self.group = group if group is not None else Group()
         self.context = Context(self.group, **options)
         self._model = model

@@ -253,6 +253,8 @@ class Tinygrad(unittest.TestCase):
             parallel.average()
         with support.raises(self, ValueError, "model"):
             DataParallel([], self.group)
+        with support.raises(self, ValueError, "verify_interval"):
+            DataParallel(Network(1), self.group, verify_interval=1)
         self.group.barrier()
 
 

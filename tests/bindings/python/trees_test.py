@@ -163,6 +163,8 @@ class ForAll:
         self.assertTrue(np.allclose(flat(parallel.mean(make_params())), flat(make_params())))
         with support.raises(self, ValueError, "params", "no arrays"):
             FRAMEWORK.DataParallel({"a": []}, self.group)
+        with support.raises(self, ValueError, "verify_interval", "first values"):
+            FRAMEWORK.DataParallel(make_params(), self.group, verify_interval=2)
 
 
 class ForJax:
