@@ -114,8 +114,9 @@ typedef struct ddp_param_desc {
     void* grad;     /* the gradient (copy): as `data`, shared with no other gradient. NULL: view */
     uint32_t flags; /* 0 for a buffer */
     uint32_t uses;  /* announcements a step: one for each layer that shares it. 0 means 1 */
-    /* The type of the gradient: of `grad`, views, rows, factors, buckets, sums and results. 0: dtype. It may
-     * differ from a floating-point dtype: F32 gradients of BF16 values, summed in F32. */
+    /* The type of the gradient: of `grad`, views, rows, factors, buckets, sums and results. 0:
+     * dtype. It may differ from a floating-point dtype: F32 gradients of BF16 values, summed in
+     * F32. */
     ddp_dtype grad_dtype;
     uint32_t reserved0;
 } ddp_param_desc;
