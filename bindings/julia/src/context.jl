@@ -327,7 +327,7 @@ end
 function alike(what, parameter, array)
     size(array) == parameter.dims ||
         throw(ArgumentError("$what: its size is $(size(array)), but $(parameter.dims) is expected"))
-    return memory_of(what, array, parameter.dtype; on_gpu=true)
+    return memory_of(what, array, parameter.grad_dtype; on_gpu=true)
 end
 
 "`finalize!` that does not wait for the GPU: what is enqueued on the stream afterwards sees the mean."

@@ -34,7 +34,7 @@ class DeviceMethods(ContextState):
         parameter = self.parameters[param]
         what = f"{parameter.name}: grad"
         source = memory_of(what, grad, writable=False, on_gpu=True, stream=stream, index=device_of(parameter.device)[1])
-        same_layout(what, source, parameter.shape, parameter.dtype)
+        same_layout(what, source, parameter.shape, parameter.grad_dtype)
         _ddp.ddp_put_on(self._handle, param, source.address, add * _ddp.DDP_PUT_ADD, stream_of(stream))
 
     def get_on(self, param: int, array: Any, stream: Any) -> None:
@@ -43,7 +43,7 @@ class DeviceMethods(ContextState):
         parameter = self.parameters[param]
         what = f"{parameter.name}: array"
         target = memory_of(what, array, on_gpu=True, stream=stream, index=device_of(parameter.device)[1])
-        same_layout(what, target, parameter.shape, parameter.dtype)
+        same_layout(what, target, parameter.shape, parameter.grad_dtype)
         _ddp.ddp_get_on(self._handle, param, target.address, stream_of(stream))
 
     def finalize_on(self, stream: Any) -> None:

@@ -105,7 +105,7 @@ class DataParallel:
 
 
 def refuse_verify(options):
-    """A context with copies of the first values only would compare these for ever, and they never differ."""
+    """A context that has copies of the first values only would compare those: they never differ."""
     if options.get("verify_interval"):
         raise ValueError("verify_interval: the program keeps its parameters itself, and libddp has no more than their first values to compare. "
                          "Leave it out, and compare parameters by collectives of the group")

@@ -94,7 +94,7 @@ end
 @testset "put and get" begin
     on_gpu() do ctx
         other, given, back = Stream(), GpuArray(rank, COUNT), GpuArray(-1, COUNT)
-        p = register!(ctx, "w"; size=(COUNT,), device=DDP.cuda(0))
+        p = register!(ctx, "w"; size=(COUNT,), dtype=DDP.BF16, grad_dtype=Float32, device=DDP.cuda(0))
         commit!(ctx)
         put_on!(ctx, p, given, other)
         fails(() -> get_on!(ctx, p, back, other), C.DDP_ERROR_INVALID_STATE, "under way")

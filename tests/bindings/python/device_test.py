@@ -276,6 +276,17 @@ class OnGpu(unittest.TestCase):
                 context.get_on(param, GpuArray(0.0), self.stream)
             context.finalize()
 
+    def test_put_and_get_of_another_type_than_the_value(self):
+        with ddp.Context(self.group) as context:
+            param = context.register("w", shape=(COUNT,), dtype="bf16", grad_dtype="f32", device="cuda:0")
+            context.commit()
+            given, result = GpuArray(float(support.RANK)), GpuArray(0.0)
+            context.put_on(param, given, self.stream)
+            context.finalize_on(self.stream)
+            context.get_on(param, result, self.stream)
+            wait(0, self.stream.cuda_stream)
+            self.assertEqual(set(result.elements()), {(self.group.world_size - 1) / 2})
+
     def test_arrays_with_the_interface_of_cuda(self):
         data, grad, there = NumbaArray(float(10 + support.RANK)), NumbaArray(0.0), NumbaArray(float(20 + support.RANK), device=1)
         with ddp.Context(self.group) as context:

@@ -365,9 +365,9 @@ public final class Context extends Hooks implements AutoCloseable {
 
     private static void alike(Parameter parameter, String name, Memory memory) {
         String what = parameter.name() + ": " + name;
-        if (memory.dtype() != parameter.dtype()) {
+        if (memory.dtype() != parameter.gradDtype()) {
             throw new IllegalArgumentException(what + ": its type is " + memory.dtype() + ", but "
-                    + parameter.dtype() + " is expected");
+                    + parameter.gradDtype() + " is expected");
         }
         memory.counted(what, Memory.count(parameter.shape()));
     }

@@ -91,8 +91,12 @@ class DeviceTest {
         Memory given = TestDevice.full(COUNT, rank);
         Memory back = TestDevice.full(COUNT, -1);
         try (Context ctx = context()) {
-            Parameter param =
-                    ctx.parameter("w").shape(COUNT).dtype(Dtype.F32).device(GPU).register();
+            Parameter param = ctx.parameter("w")
+                                      .shape(COUNT)
+                                      .dtype(Dtype.BF16)
+                                      .gradDtype(Dtype.F32)
+                                      .device(GPU)
+                                      .register();
             ctx.commit();
             ctx.putOn(param, given, other);
             raises(DdpException.InvalidState.class, "under way",
