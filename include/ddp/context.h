@@ -200,8 +200,8 @@ enum {
 /* Copies a gradient to its place (desc.grad or view) and announces it. gradient: contiguous CPU
  * memory of the parameter's shape, in the gradient's type, not used after the call. NULL: only for
  * a parameter without elements. Without DDP_PUT_ADD, gradient may be the place itself. An error
- * copies nothing. Errors: as ddp_grad_ready; INVALID_ARGUMENT (device memory, other overlap with the place);
- * UNSUPPORTED (device parameter: ddp_put_on of device.h). */
+ * copies nothing. Errors: as ddp_grad_ready; INVALID_ARGUMENT (device memory, other overlap with
+ * the place); UNSUPPORTED (device parameter: ddp_put_on of device.h). */
 DDP_API ddp_status ddp_put(ddp_context* context, ddp_param param, const void* gradient,
                            uint32_t flags, ddp_error** error);
 

@@ -116,7 +116,7 @@ TEST(ParamTable, AnOverlapShowsBothRanges) {
     for (int i = 0; i < 2; ++i) {
         Param p = param("layer." + std::to_string(i));
         p.grad = memory + 6 * i;
-        p.dtype = DDP_F64;  // they are f32
+        p.dtype = p.gradient.dtype = DDP_F64;  // they are f32
         if (i == 0) {
             table.add_param(p);
             continue;
@@ -127,7 +127,7 @@ TEST(ParamTable, AnOverlapShowsBothRanges) {
              {"'layer.1' has f64[2,3], 6 elements, 48 bytes at 0x",
               "'layer.0' has f64[2,3], 6 elements, 48 bytes at 0x", "share 24 bytes", "dtype"})
             EXPECT_THAT(error.message, HasSubstr(words));
-        p.dtype = DDP_F32;
+        p.dtype = p.gradient.dtype = DDP_F32;
         EXPECT_EQ(error_of([&] { table.add_param(p); }).code, DDP_ERROR_ALREADY_EXISTS)
             << "the first is still too long";
     }
