@@ -16,20 +16,27 @@
  * is the device's legacy default stream. Functions that take no stream use that of ddp_set_stream.
  *
  * GRAPHS. A whole synced step may be captured into a graph (cudaStreamBeginCapture), and other work
- * with it: ddp_grad_ready_on, ddp_finalize_on or ddp_finalize_enqueue, ddp_wait_param_on between
- * them, and ddp_step_begin, all on streams of one capture. Every rank must capture the same steps;
- * ddp_finalize_on compares that, and waits for the other ranks. Each launch of the graph then
- * reduces the gradients that are in the same memory again. libddp sees no launch: it neither counts
- * it nor compares ranks, so every rank must launch its graphs in the same order, and in the order
- * of a stream with steps outside of them. Once the group has broken, launches leave NaN in all
- * gradients (in integers -1); ddp_barrier or the next step says why.
+ * with it: ddp_step_begin, ddp_grad_ready_on, ddp_finalize_async, ddp_wait_param_on, and
+ * ddp_finalize_on or ddp_finalize_enqueue, all on streams of one capture, that of ddp_set_stream
+ * included. The capture reduces nothing, and counts as a step. Every rank must capture the same
+ * steps; ddp_finalize_on compares that, and waits for the other ranks. Nothing else of the group may
+ * run meanwhile. Each launch of the graph then reduces what is in the same memory again.
+ *
+ * libddp sees no launch: it neither counts it nor compares ranks. Every rank must launch its graphs
+ * in the same order, and streams that libddp is given later must come after them. After
+ * ddp_set_frozen, ddp_use_hook, another plan or group, capture again: launches go on with what was
+ * there. Once the group of several ranks has broken, launches leave NaN in all gradients (in
+ * integers -1). Another rank may have used wrong numbers before it hears of it, so ddp_barrier must
+ * return OK after the last launch, before parameters are saved or used elsewhere.
  *
  * Run two steps at least outside of a graph before. The context must have parameters on one device,
  * a backend with DDP_BACKEND_CAPTURES (nccl without algorithm=direct and
  * DDP_GROUP_DETERMINISTIC), or one rank; the hook allreduce, fp16 or bf16; and nothing that the
- * host decides from step to step: no DDP_CONTEXT_FIND_UNUSED, weights, join, buffers or callbacks.
- * Otherwise the first gradient is UNSUPPORTED, and the message says why. The memory of the buckets
- * and the communicator live as long as the graph, also after the context and the group.
+ * host decides from step to step: no DDP_CONTEXT_FIND_UNUSED, weights, join, buffers,
+ * rebuild_interval or callbacks. Otherwise the first gradient is UNSUPPORTED, and the message says
+ * why. The memory of the buckets and the communicator live as long as the graph, also after the
+ * context and the group. Destroy the graph before a process makes another group over nccl. A context
+ * whose capture fails in the middle of a step must be freed, which breaks its group.
  *
  * ddp_finalize and ddp_wait_param wait on the host until the gradients are there. ddp_finalize_on,
  * ddp_finalize_enqueue and ddp_wait_param_on make streams wait. A context may also hold CPU

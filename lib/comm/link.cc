@@ -87,6 +87,7 @@ Link::~Link() {
     if (comparisons) comparisons->stop(left);
     if (executor_) executor_->stop(left);
     if (devices_) devices_->end();
+    free_memory_of_graphs();
     monitor_.reset();  // its callbacks use the members above
     if (transport_) transport_->leave();
     if (two_transports) on_device->leave();

@@ -127,10 +127,10 @@ void Arrivals::take_copy(std::int32_t param, ParamState& s, const void* gradient
                          void* stream) {
     const auto check = [&] {
         refuse_dense(param, s);
-        if (s.streams) join_graph(parts_, 0);
         parts_.gradients.require_copyable(
             param, "gradient", gradient, add,
             "; where the program writes there itself it calls ddp_grad_ready");
+        if (s.streams) join_graph(parts_, 0);
     };
     announce(param, s, check, [&](Phase phase) {
         const std::int32_t calls = s.now.calls.load(std::memory_order_acquire);

@@ -26,10 +26,14 @@ const char* backend_without_graphs(Group& group) {
     return link->backend_name();
 }
 
+// In a bucket that travels zeros would stand for it, and a view would have to come back.
 const std::string* unused_in_step(const ReducerParts& parts) {
     for (std::int32_t id = 0; id < parts.model.table.size(); ++id) {
         const Role role = parts.participation.role(id);
-        if (role != Role::kExpected && role != Role::kIgnored) return &parts.model.table[id].name;
+        const std::int32_t bucket = parts.gradients[id].bucket;
+        if (role != Role::kExpected && role != Role::kIgnored && bucket >= 0 &&
+            parts.queue.live(static_cast<std::size_t>(bucket)))
+            return &parts.model.table[id].name;
     }
     return nullptr;
 }
@@ -52,6 +56,12 @@ std::string part_of_host(const ReducerParts& parts) {
     if (options.find_unused || options.votes)
         return "ranks tell each other in each step which parameters they have used; leave out "
                "DDP_CONTEXT_FIND_UNUSED, or take DDP_CONTEXT_STATIC_GRAPH instead";
+    if (options.rebuild_interval > 0)
+        return "buckets are built anew again and again (rebuild_interval), and a graph would go on "
+               "in the old ones; leave out rebuild_interval";
+    if (parts.observers.program)
+        return "a function of the program is called with each result; take it away with "
+               "ddp_set_reduced_callback";
     if (!parts.model.table.buffers().empty() && parts.model.options.buffer_broadcast)
         return "ddp_step_begin sends buffers in each step; create the context with "
                "DDP_CONTEXT_NO_BUFFER_BROADCAST";
@@ -72,8 +82,11 @@ std::string not_ready(const ReducerParts& parts) {
         return "it is an unsynced step, which has nothing to put there; capture the step that "
                "syncs";
     if (const std::string* name = unused_in_step(parts))
-        return str("'", *name, "' is not used in it; freeze it with ddp_set_frozen");
-    if (!parts.hook.has_run() || parts.discovering() || parts.planner.due() ||
+        return str(
+            "'", *name,
+            "' is not used in it, and shares a bucket with others that are; let it have one of "
+            "its own (ddp_plan_adopt), or freeze it before ddp_commit");
+    if (!parts.hook.has_run(parts.step->agreement) || parts.discovering() || parts.planner.due() ||
         parts.planner.recording() || parts.planner.tuning(*parts.group, *parts.hook.hook()))
         return "its buckets or its hook are new, or are not final; run steps outside of a graph "
                "first, two at least after ddp_commit, ddp_use_hook or ddp_set_frozen, and more "
@@ -83,20 +96,25 @@ std::string not_ready(const ReducerParts& parts) {
 
 }  // namespace
 
+void require_capturable(const ReducerParts& parts) {
+    const std::int64_t step = parts.step->number;
+    const auto text = [step](const std::string& why) {
+        return str("step ", step, " cannot be part of a graph: ", why);
+    };
+    if (const std::string why = part_of_host(parts); !why.empty())
+        throw CallError({DDP_ERROR_UNSUPPORTED, text(why), -1, -1, -1, step});
+    if (const std::string why = not_ready(parts); !why.empty()) parts.refuse_in_step(text(why));
+}
+
 void join_graph(ReducerParts& parts, std::uint64_t capture) {
     Step& step = *parts.step;
     std::uint64_t before = step.capture.load(std::memory_order_acquire);
     if (before == capture) return;
     if (before == Step::kAnyCapture) {
-        if (capture != 0) {
-            if (const std::string why = part_of_host(parts); !why.empty())
-                throw CallError({DDP_ERROR_UNSUPPORTED,
-                                 str("step ", step.number, " cannot be part of a graph: ", why), -1,
-                                 -1, -1, step.number});
-            if (const std::string why = not_ready(parts); !why.empty())
-                parts.refuse_in_step(
-                    str("step ", step.number, " cannot be part of a graph: ", why));
-        }
+        if (capture != 0)
+            require_capturable(parts);
+        else
+            for (const auto& device : parts.model.streams.all()) device->refuse_own_capture();
         if (step.capture.compare_exchange_strong(before, capture, std::memory_order_acq_rel) ||
             before == capture)
             return;
@@ -108,8 +126,9 @@ void join_graph(ReducerParts& parts, std::uint64_t capture) {
                   "all of the step; capture from before its first gradient until ddp_finalize_on")
             : str("step ", step.number,
                   " has begun in the capture of a stream into a graph, and this stream is not part "
-                  "of that; end the step with ddp_finalize_on in the capture. If the capture has "
-                  "failed, free the context"));
+                  "of that; end the step with ddp_finalize_on in the capture, and name its stream "
+                  "to calls that take one, or with ddp_set_stream. If the capture has failed, free "
+                  "the context, which breaks the group"));
 }
 
 void join_graph_of_callers(ReducerParts& parts) {
@@ -122,7 +141,8 @@ void refuse_in_graph(const ReducerParts& parts, const char* call) {
         parts.refuse_in_step(str("step ", parts.step->number,
                                  " is being captured into a graph, where ", call,
                                  " has no place; end the step with ddp_finalize_on in the capture. "
-                                 "If the capture has failed, free the context"));
+                                 "If the capture has failed, free the context, which breaks the "
+                                 "group"));
 }
 
 }  // namespace libddp

@@ -171,6 +171,7 @@ void Context::step_begin() {
     group_->check();
     reducer.require_idle();
     if (model_.streams.captured()) return reducer.begin_in_graph();
+    reducer.leave_graph();
     const StreamScope order(model_.streams);
     if (!model_.exchanges()) {
         reducer.rebuild_if_due(0);

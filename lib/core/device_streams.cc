@@ -20,6 +20,13 @@ void DeviceStreams::gather(bool captured) const {
     }
 }
 
+void DeviceStreams::refuse_own_capture() const {
+    if (stream_->capture(stream_->handle()) != 0)
+        fail_call(DDP_ERROR_INVALID_STATE,
+                  "the capture into a graph that the step before is part "
+                  "of has not ended; end it first, or capture this, too");
+}
+
 void DeviceStreams::note(void* stream) {
     if (names_thread_stream(stream)) return stream_->follow(stream);
     const Lock lock(mutex_);

@@ -37,6 +37,7 @@ public:
     // way round.
     void enter() const {
         stream_->refuse_capture(caller_);
+        refuse_own_capture();
         follow_caller();
         gather();
     }
@@ -44,6 +45,8 @@ public:
     // way.
     void follow_caller() const { stream_->follow(caller_); }
     std::uint64_t callers_capture() const { return stream_->capture(caller_); }
+    // Throws INVALID_STATE as long as a capture has not ended that a step of the context is part of.
+    void refuse_own_capture() const;
     void leave() const { stream_->lead(caller_); }
 
     // Streams on which gradients came that are reduced in a later step. follow_noted() comes after

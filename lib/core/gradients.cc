@@ -124,6 +124,7 @@ void DeviceGradients::copy_given(const Gradient& gradient, const void* given, bo
 void DeviceGradients::copy_out(const Gradient& gradient, void* memory, void* stream) {
     const DeviceStreams& streams = *gradient.streams;
     streams.stream()->refuse_capture(stream);
+    streams.refuse_own_capture();
     if (gradient.bytes == 0) return;
     streams.stream()->lead(stream);
     on_device::copy(streams.device(), stream, memory, home(gradient), gradient.count,

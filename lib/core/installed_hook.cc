@@ -8,7 +8,7 @@
 namespace libddp {
 
 void InstalledHook::set_group(std::shared_ptr<Group> group, const ContextNumber& number) {
-    has_run_ = false;
+    ran_.reset();
     group_ = std::move(group);
     number_ = &number;
     while (links_.size() < group_->link_count()) links_.push_back(std::make_unique<ddp_group>());
@@ -25,7 +25,7 @@ void InstalledHook::set(HookPtr hook, const std::vector<StreamPtr>& homes) {
 }
 
 void InstalledHook::tell_buckets(const std::vector<StreamPtr>& homes) {
-    has_run_ = false;
+    ran_.reset();
     hook_->set_buckets({homes, group_->timeout_ms()});
 }
 

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "comm/context_number.h"
@@ -26,9 +27,10 @@ public:
     void set(HookPtr hook, const std::vector<StreamPtr>& homes);
     // When nothing else is left to do for new buckets: the hook may fail.
     void tell_buckets(const std::vector<StreamPtr>& homes);
-    // A synced step has ended. Then all that it uses in this group and with these buckets is there.
-    void ran() { has_run_ = true; }
-    bool has_run() const { return has_run_; }
+    // A synced step has ended. Then all is there that another one uses that agrees on the same
+    // (Step::agreement) in this group, with these buckets.
+    void ran(std::uint64_t agreement) { ran_ = agreement; }
+    bool has_run(std::uint64_t agreement) const { return ran_ == agreement; }
 
     const HookPtr& hook() const { return hook_; }
     Group& group() const { return *group_; }
@@ -60,7 +62,7 @@ private:
     std::vector<std::unique_ptr<ddp_group>> links_;  // hooks borrow them: they stay where they are
     HookPtr hook_;
     std::uint32_t hash_ = 0;
-    bool has_run_ = false;
+    std::optional<std::uint64_t> ran_;
     std::atomic<std::uint64_t> bytes_in_{0};
     std::shared_ptr<Traffic> traffic_;
     std::uint64_t copied_before_ = 0;  // under earlier hooks

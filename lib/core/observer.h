@@ -42,6 +42,8 @@ struct Observers {
     Unused* unused = nullptr;
     StepCheck* check = nullptr;
     NumberCheck* numbers = nullptr;
+    // A function of the program's is told of each result (ddp_set_reduced_callback).
+    bool program = false;
 };
 
 }  // namespace libddp

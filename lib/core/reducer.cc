@@ -86,11 +86,13 @@ void Reducer::end_work() {
         if (queue.in_flight() && !group.broken()) queue.drain(Deadline::after_ms(kDrainMs));
         if (!queue.in_flight()) return;
     }
+    const char* const captured =
+        parts_.step->captured() ? ", while it was being captured into a graph" : "";
     // Buckets are about to go: no operation may still write into them.
     const std::int64_t step = parts_.totals.steps;
     group.break_everywhere(
         {DDP_ERROR_ABORTED,
-         str("rank ", group.rank(), " freed its context in the middle of step ", step),
+         str("rank ", group.rank(), " freed its context in the middle of step ", step, captured),
          group.rank(), -1, -1, step});
     queue.drain(Deadline::after_ms(kDrainMs));
 }

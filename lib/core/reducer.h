@@ -34,8 +34,13 @@ public:
     // multiplied before the mean (or sum) over ranks.
     void begin(double factor, bool sync);
 
-    // The beginning of a step that the caller's streams are captured in.
-    void begin_in_graph() { join_graph_of_callers(parts_); }
+    // A step is about to begin, in a capture of the caller's streams or outside of one. Nothing is
+    // left of a capture that was given up before a gradient came.
+    void begin_in_graph() {
+        leave_graph();
+        require_capturable(parts_);
+    }
+    void leave_graph() { parts_.step->capture = Step::kAnyCapture; }
 
     // Between steps. Each throws INVALID_STATE in the middle of one.
     // On a broken group: what the next group starts with.

@@ -53,6 +53,8 @@ void Results::finalize() {
         drain_until(parts_.layout->size());
         finish_unused();
         parts_.model.streams.gather(captured);
+        if (captured)
+            parts_.model.streams.all().front()->stream()->keep_in_graph(parts_.queue.memory());
         finish_devices();
         // The host does not wait for other ranks, so this one may be a step ahead. But nobody
         // compares what a graph does later.
@@ -67,13 +69,13 @@ void Results::finalize() {
 
 void Results::finalize_enqueue() {
     join_graph_of_callers(parts_);
-    if (callback_.fn) refuse_in_graph(parts_, "a function of ddp_set_reduced_callback");
     const Enqueueing scope(enqueue_, true);
     finalize();
 }
 
 void Results::finalize_async() {
     parts_.group->check();
+    join_graph_of_callers(parts_);
     start_draining();
 }
 
@@ -89,7 +91,8 @@ void Results::wait_param_on(std::int32_t param, void* stream) {
     DeviceStreams* streams = parts_.gradients[param].streams;
     if (!streams) return wait_param(param);
     const CallerScope caller(streams, stream);
-    join_graph_of_callers(parts_);
+    if (parts_.phase.load(std::memory_order_acquire) == Phase::kClosing)
+        join_graph_of_callers(parts_);
     const Enqueueing scope(enqueue_, true);
     wait_until_final(param);
 }
@@ -307,7 +310,7 @@ void Results::end_synced_step() {
     Totals& totals = parts_.totals;
     const Unused* const unused = parts_.discovering();
     if (!step.discarded() && !step.skipped) parts_.count_result();
-    if (!step.discarded()) parts_.hook.ran();
+    if (!step.discarded()) parts_.hook.ran(step.agreement);
     totals.unsent_buckets = 0;
     for (std::size_t b = 0; b < parts_.layout->size(); ++b)
         totals.unsent_buckets += parts_.queue.sent(b) ? 0 : 1;

@@ -23,7 +23,10 @@ class Results {
 public:
     Results(ReducerParts& parts, Arrivals& arrivals) : parts_(parts), arrivals_(arrivals) {}
 
-    void set_callback(ReducedCallback callback) { callback_ = std::move(callback); }
+    void set_callback(ReducedCallback callback) {
+        callback_ = std::move(callback);
+        parts_.observers.program = callback_.fn != nullptr;
+    }
     // Whether functions of the program get means before the step's end.
     bool come_early() const { return callback_.fn || parts_.hook.hook()->gives_results_early(); }
 

@@ -166,12 +166,25 @@ bool DeviceStream::idle_within(std::int64_t ms) const noexcept try {
 
 std::shared_ptr<std::byte> DeviceStream::allocate(std::size_t bytes) {
     released_by_graphs().free();
+    refuse_capture(stream_);
     void* memory = nullptr;
     call_device(device_, "allocating memory", module_.allocate, device_.index, stream_,
                 std::max<std::size_t>(bytes, 1), &memory);
-    return {static_cast<std::byte*>(memory), [stream = shared_from_this()](std::byte* m) {
-                stream->module_.deallocate(stream->device_.index, stream->stream_, m);
-            }};
+    return {static_cast<std::byte*>(memory),
+            [stream = shared_from_this()](std::byte* m) { stream->free(m); }};
+}
+
+// In a capture that would become part of the graph: somebody does it later.
+void DeviceStream::free(std::byte* memory) noexcept try {
+    if (capture(stream_) == 0) return module_.deallocate(device_.index, stream_, memory);
+    const auto later = [stream = shared_from_this()](std::byte* m) { stream->free(m); };
+    release(new std::shared_ptr<const void>(memory, later));
+} catch (const std::exception&) {
+    // A device that has failed: the memory is lost with it.
+}
+
+void free_memory_of_graphs() {
+    released_by_graphs().free();
 }
 
 void DeviceStream::copy_to_host(void* host, const void* memory, std::size_t bytes) const {

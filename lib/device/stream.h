@@ -81,7 +81,8 @@ public:
     // device has failed.
     bool idle_within(std::int64_t ms) const noexcept;
 
-    // Zeroed when this stream comes to it; freed in the order of this stream, which it keeps.
+    // Zeroed when this stream comes to it; freed in the order of this stream, which it keeps. Throws
+    // INVALID_STATE while this stream is captured: the memory would be the graph's.
     std::shared_ptr<std::byte> allocate(std::size_t bytes);
 
     // `host` is of allocate_pinned().
@@ -91,11 +92,15 @@ public:
 private:
     DeviceStream(const ddp_device& device, const ddp_device_module& module);
 
+    void free(std::byte* memory) noexcept;
+
     const ddp_device device_;
     const ddp_device_module& module_;
     void* stream_ = nullptr;
     std::shared_ptr<EventPool> events_;
 };
+// Frees what graphs had kept that have ended.
+void free_memory_of_graphs();
 using StreamPtr = std::shared_ptr<DeviceStream>;
 
 // Whether a handle is CUDA's per-thread default stream: another stream on every thread.

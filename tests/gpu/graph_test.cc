@@ -163,7 +163,8 @@ protected:
 INSTANTIATE_TEST_SUITE_P(All, GpuGraph,
                          ::testing::Values(Case{1, "nccl", true}, Case{2, "nccl", true},
                                            Case{3, "nccl", false}, Case{2, "nccl", false, "fp16"},
-                                           Case{1, "shm", false}),
+                                           Case{2, "nccl", true, "bf16"},
+                                           Case{1, "shm", true, "fp16"}, Case{1, "shm", false}),
                          [](const auto& test) {
                              return test.param.backend + std::to_string(test.param.world) +
                                     (test.param.view ? "view" : "copy") +

@@ -276,7 +276,7 @@ class Modules(unittest.TestCase):
             optimizer.step()
 
         before = [tensor.detach().clone() for tensor in module.parameters()]
-        for _ in range(4):
+        for _ in range(3):
             step()
         graph = Graph(step)
         with torch.no_grad():  # as if nothing had been trained

@@ -122,7 +122,8 @@ void destroy(void* transport) {
 }
 
 uint32_t capabilities(void*) {
-    return DDP_BACKEND_CUDA | DDP_BACKEND_DEVICE_ONLY | DDP_BACKEND_FUSES_SCALE;
+    return DDP_BACKEND_CUDA | DDP_BACKEND_DEVICE_ONLY | DDP_BACKEND_FUSES_SCALE |
+           DDP_BACKEND_CAPTURES;
 }
 
 void abort_all(void* transport) {

@@ -1,6 +1,7 @@
 #include "backends/nccl/communicator.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
@@ -29,6 +30,8 @@ constexpr milliseconds kFree{300}, kFinalize{200};
 // How long a process that exits waits for that: NCCL and the CUDA runtime crash when they are torn
 // down under a thread of theirs.
 constexpr std::int64_t kExitMs = 10'000;
+// The same for one that has been in graphs, which may be there until the process ends.
+constexpr milliseconds kExitInGraphs{500};
 // How long a new communicator waits for others of this process that are ending.
 constexpr std::int64_t kOthersMs = 10'000;
 constexpr milliseconds kLook{20};
@@ -109,17 +112,21 @@ struct Communicator::Shared {
     // Guards comm. NCCL's calls on one communicator exclude each other.
     std::timed_mutex mutex;
     ncclComm_t comm = nullptr;
+    std::atomic<bool> in_graphs{false};
 
     Mutex end_mutex;
     Condition end_changed;
     bool ending DDP_GUARDED_BY(end_mutex) = false, ended DDP_GUARDED_BY(end_mutex) = false;
     std::optional<AtExit> at_exit;  // from when it is ending
+    bool counted = false;           // among the endings; written before the thread that ends it
 
     void wait_at_exit() {
         at_exit.emplace(
             [this](int, const Deadline& deadline) {
                 Lock lock(end_mutex);
-                end_changed.wait_until(lock, deadline.at(),
+                const auto soon = std::chrono::steady_clock::now() + kExitInGraphs;
+                end_changed.wait_until(lock,
+                                       in_graphs ? std::min(soon, deadline.at()) : deadline.at(),
                                        [this]() DDP_REQUIRES(end_mutex) { return ended; });
             },
             kExitMs);
@@ -131,8 +138,9 @@ struct Communicator::Shared {
         try {
             const OnDevice current(device);
             const BesideCaptures beside;
-            const std::unique_lock inside(mutex, kInside);
+            std::unique_lock inside(mutex, kInside);
             const ncclComm_t ended_comm = std::exchange(comm, nullptr);
+            if (inside) inside.unlock();  // NCCL may stay as long as graphs do
             if (ended_comm) {
                 if (!abort && finalized(ended_comm))
                     nccl().ncclCommDestroy(ended_comm);
@@ -146,7 +154,7 @@ struct Communicator::Shared {
     }
 
     void set_ended() {
-        endings().end();
+        if (counted) endings().end();
         const Lock lock(end_mutex);
         ended = true;
         end_changed.notify_all();
@@ -240,6 +248,10 @@ void Communicator::meet(const ddp_backend_host& host, int number, const Deadline
     throw Error(error);
 }
 
+void Communicator::note_graph() {
+    shared_->in_graphs = true;
+}
+
 void Communicator::enqueue(const char* name, const Deadline& deadline,
                            const std::function<ncclResult_t(ncclComm_t)>& calls) {
     const std::scoped_lock lock(shared_->mutex);
@@ -286,7 +298,8 @@ void Communicator::end(bool abort) {
         if (shared_->ending) return;
         shared_->ending = true;
     }
-    endings().begin();
+    shared_->counted = !shared_->in_graphs;
+    if (shared_->counted) endings().begin();
     // While the process exits, its end is NCCL's, too.
     if (AtExit::exiting()) return shared_->set_ended();
     try {

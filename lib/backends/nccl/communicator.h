@@ -29,6 +29,10 @@ public:
     // Whether two ranks use one GPU.
     bool shares_gpu() const { return shares_gpu_; }
 
+    // An operation is about to become part of a graph. NCCL ends no communicator as long as there is
+    // such a graph, so from now on nobody waits for the end.
+    void note_graph();
+
     // Calls functions of NCCL, whose result `calls` returns, and waits until NCCL has enqueued what
     // they ask for. Throws. On the thread whose current device is this one's. name: for messages.
     void enqueue(const char* name, const Deadline& deadline,

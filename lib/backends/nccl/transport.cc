@@ -139,6 +139,9 @@ void NcclTransport::dispatch(const ddp_collective& c, const Deadline& deadline) 
     const auto communicator = on(c.device.index, deadline);
     const OnDevice current(c.device.index);
     const BesideCaptures beside;
+    cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+    check(cudaStreamIsCapturing(stream_of(c.stream), &capture), "cudaStreamIsCapturing");
+    if (capture != cudaStreamCaptureStatusNone) communicator->note_graph();
     const Channel channel{*communicator, host_.rank, host_.world_size};
     const bool native = !settings_.direct && nccl_can_reduce(c.dtype, c.op);
     switch (c.kind) {

@@ -160,6 +160,11 @@ struct ncclComm {
     std::size_t rank = 0;
     std::atomic<bool> aborted{false};
     std::atomic<ncclResult_t> state{ncclInProgress};
+    std::atomic<int> graphs{0};  // that it is part of
+
+    void wait_for_graphs() const {
+        while (graphs > 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
 };
 
 namespace {
@@ -176,6 +181,10 @@ thread_local cudaStream_t group_stream = nullptr;
 
 ncclResult_t launch(ncclComm_t comm, Calls calls, cudaStream_t stream) {
     if (comm->state != ncclSuccess) return ncclInvalidUsage;  // a caller that did not wait
+    if (const auto graph = on_cpu::stream_of(stream).capture()) {
+        ++comm->graphs;
+        graph->at_end([comm] { --comm->graphs; });
+    }
     on_cpu::stream_of(stream).enqueue(
         [comm, calls = std::move(calls)] { comm->clique->run(comm->rank, &calls, comm->aborted); });
     comm->state = ncclInProgress;
@@ -238,8 +247,9 @@ ncclResult_t ncclCommFinalize(ncclComm_t) {
     return ncclSuccess;
 }
 // With ON_CPU_NCCL_SLOW_END it takes longer than libddp waits, and says when it has ended.
-ncclResult_t ncclCommDestroy(ncclComm_t) {
+ncclResult_t ncclCommDestroy(ncclComm_t comm) {
     ++ending;
+    comm->wait_for_graphs();
     if (std::getenv("ON_CPU_NCCL_SLOW_END")) {
         std::this_thread::sleep_for(std::chrono::milliseconds(1500));
         std::fputs("the communicator has ended\n", stderr);
@@ -253,6 +263,7 @@ int on_cpu_nccl_ending() {
 }
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
     comm->aborted = true;
+    comm->wait_for_graphs();
     return ncclSuccess;
 }
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* state) {
