@@ -19,8 +19,8 @@
  * with it: ddp_step_begin, ddp_grad_ready_on, ddp_finalize_async, ddp_wait_param_on, and
  * ddp_finalize_on or ddp_finalize_enqueue, all on streams of one capture, that of ddp_set_stream
  * included. The capture reduces nothing, and counts as a step. Every rank must capture the same
- * steps; ddp_finalize_on compares that, and waits for the other ranks. Nothing else of the group may
- * run meanwhile. Each launch of the graph then reduces what is in the same memory again.
+ * steps; ddp_finalize_on compares that, and waits for the other ranks. Nothing else of the group
+ * may run meanwhile. Each launch of the graph then reduces what is in the same memory again.
  *
  * libddp sees no launch: it neither counts it nor compares ranks. Every rank must launch its graphs
  * in the same order, and streams that libddp is given later must come after them. After
@@ -35,8 +35,8 @@
  * host decides from step to step: no DDP_CONTEXT_FIND_UNUSED, weights, join, buffers,
  * rebuild_interval or callbacks. Otherwise the first gradient is UNSUPPORTED, and the message says
  * why. The memory of the buckets and the communicator live as long as the graph, also after the
- * context and the group. Destroy the graph before a process makes another group over nccl. A context
- * whose capture fails in the middle of a step must be freed, which breaks its group.
+ * context and the group. Destroy the graph before a process makes another group over nccl. A
+ * context whose capture fails in the middle of a step must be freed, which breaks its group.
  *
  * ddp_finalize and ddp_wait_param wait on the host until the gradients are there. ddp_finalize_on,
  * ddp_finalize_enqueue and ddp_wait_param_on make streams wait. A context may also hold CPU

@@ -1,7 +1,10 @@
 #include "core/captured_step.h"
 
 #include <algorithm>
+#include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "comm/link.h"
 #include "core/reducer_parts.h"
@@ -32,7 +35,7 @@ const std::string* unused_in_step(const ReducerParts& parts) {
         const Role role = parts.participation.role(id);
         const std::int32_t bucket = parts.gradients[id].bucket;
         if (role != Role::kExpected && role != Role::kIgnored && bucket >= 0 &&
-            parts.queue.live(static_cast<std::size_t>(bucket)))
+            parts.queue.sent(static_cast<std::size_t>(bucket)))
             return &parts.model.table[id].name;
     }
     return nullptr;
@@ -134,6 +137,14 @@ void join_graph(ReducerParts& parts, std::uint64_t capture) {
 void join_graph_of_callers(ReducerParts& parts) {
     for (const auto& device : parts.model.streams.all())
         join_graph(parts, device->callers_capture());
+}
+
+void keep_in_graph(const ReducerParts& parts) {
+    std::vector<std::shared_ptr<const void>> memory;
+    for (std::size_t b = 0; b < parts.layout->size(); ++b)
+        memory.push_back(parts.layout->memory(b));
+    parts.model.streams.all().front()->stream()->keep_in_graph(
+        std::make_shared<const std::vector<std::shared_ptr<const void>>>(std::move(memory)));
 }
 
 void refuse_in_graph(const ReducerParts& parts, const char* call) {

@@ -17,6 +17,8 @@ void require_capturable(const ReducerParts& parts);
 void join_graph(ReducerParts& parts, std::uint64_t capture);
 // The same for all streams of the caller's.
 void join_graph_of_callers(ReducerParts& parts);
+// The graph keeps the buckets. Before the step ends.
+void keep_in_graph(const ReducerParts& parts);
 // Throws INVALID_STATE if the step is captured: `call` works on the host.
 void refuse_in_graph(const ReducerParts& parts, const char* call);
 

@@ -170,8 +170,9 @@ void Context::step_begin() {
     Reducer& reducer = committed();
     group_->check();
     reducer.require_idle();
-    if (model_.streams.captured()) return reducer.begin_in_graph();
-    reducer.leave_graph();
+    const bool captured = model_.streams.captured();
+    reducer.forget_capture(captured);
+    if (captured) return;
     const StreamScope order(model_.streams);
     if (!model_.exchanges()) {
         reducer.rebuild_if_due(0);

@@ -44,12 +44,6 @@ void LaunchQueue::reset_layout(const Layout& layout, const ParamTable& table) {
     }
 }
 
-std::shared_ptr<const void> LaunchQueue::memory() const {
-    auto all = std::make_shared<std::vector<std::shared_ptr<const void>>>();
-    for (const Entry& entry : *entries_) all->push_back(entry.memory);
-    return all;
-}
-
 std::vector<StreamPtr> LaunchQueue::homes() const {
     std::vector<StreamPtr> homes;
     for (const Entry& entry : *entries_) homes.push_back(entry.bucket.home);

@@ -68,10 +68,6 @@ public:
     void drain(const Deadline& deadline);
 
     // Whether the bucket is, or was, sent in this step. After wait() it is final.
-    // The memory of all buckets.
-    std::shared_ptr<const void> memory() const;
-    // Whether any rank uses this bucket in this step, as far as that is known before it.
-    bool live(std::size_t bucket) const { return (*entries_)[bucket].now.live; }
     bool sent(std::size_t bucket) const {
         const Launch& launch = (*entries_)[bucket].now;
         return launch.live && !launch.voted_out;

@@ -36,11 +36,10 @@ public:
 
     // A step is about to begin, in a capture of the caller's streams or outside of one. Nothing is
     // left of a capture that was given up before a gradient came.
-    void begin_in_graph() {
-        leave_graph();
-        require_capturable(parts_);
+    void forget_capture(bool in_capture) {
+        parts_.step->capture = Step::kAnyCapture;
+        if (in_capture) require_capturable(parts_);
     }
-    void leave_graph() { parts_.step->capture = Step::kAnyCapture; }
 
     // Between steps. Each throws INVALID_STATE in the middle of one.
     // On a broken group: what the next group starts with.

@@ -53,8 +53,7 @@ void Results::finalize() {
         drain_until(parts_.layout->size());
         finish_unused();
         parts_.model.streams.gather(captured);
-        if (captured)
-            parts_.model.streams.all().front()->stream()->keep_in_graph(parts_.queue.memory());
+        if (captured) keep_in_graph(parts_);
         finish_devices();
         // The host does not wait for other ranks, so this one may be a step ahead. But nobody
         // compares what a graph does later.
