@@ -207,7 +207,7 @@ Param libddp::read_param(const ddp_param_desc* desc, std::uint32_t flags) {
     param.name = d.name;
     if (d.ndim > 0) param.shape.assign(d.shape, d.shape + d.ndim);
     param.dtype = d.dtype;
-    param.gradient.dtype = d.grad_dtype == 0 ? d.dtype : d.grad_dtype;
+    param.gradient.dtype = d.grad_dtype;
     param.device = d.device;
     param.data = d.data;
     const bool in_place = (d.flags & DDP_PARAM_IN_PLACE) != 0;

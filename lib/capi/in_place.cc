@@ -29,7 +29,8 @@ std::vector<Param> slices_of(const Param& whole) {
                   whole.shape.empty() ? str("ndim is 0") : str("shape[0] is ", whole.shape[0]),
                   "; it is the number of slices, from 1 to ", kMostSlices);
     const std::size_t bytes = count_of_slice(whole) * dtype_size(whole.dtype);
-    const std::size_t grad_bytes = count_of_slice(whole) * dtype_size(whole.gradient.dtype);
+    const ddp_dtype of_grad = whole.gradient.dtype == 0 ? whole.dtype : whole.gradient.dtype;
+    const std::size_t grad_bytes = count_of_slice(whole) * dtype_size(of_grad);
     std::vector<Param> slices;
     for (std::size_t i = 0; i < static_cast<std::size_t>(whole.shape[0]); ++i) {
         Param& slice = slices.emplace_back(whole);

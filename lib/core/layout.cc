@@ -1,9 +1,11 @@
 #include "core/layout.h"
 
+#include <algorithm>
 #include <cstring>
 #include <map>
 
 #include "comm/link.h"
+#include "device/device.h"
 #include "device/memory.h"
 #include "kernels/dtype.h"
 #include "kernels/on_device.h"
@@ -110,20 +112,29 @@ ddp_bucket Layout::describe(std::size_t index) const {
     return bucket;
 }
 
-void Layout::copy_from(const Layout& other) {
+void Layout::take_from(Layout& other) {
     std::map<StreamPtr, std::vector<ddp_segment>> on_devices;
-    for (std::int32_t id = 0; id < model_.table.size(); ++id) {
-        const auto bytes = model_.table[id].gradient.bytes;
-        const Location& to = at(id);
-        const Location& from = other.at(id);
-        if (bytes == 0) continue;
-        if (to.checked) std::memcpy(to.checked, from.checked, bytes);
-        if (!to.place || to.place == from.place) continue;
-        if (const StreamPtr stream = model_.streams.stream(model_.table[id].device))
-            on_devices[stream].push_back({to.place, from.place, bytes});
-        else
-            std::memcpy(to.place, from.place, bytes);
-    }
+    // a device may yet fail, and then the other layout stays
+    const bool on_host = std::all_of(plan_.buckets.begin(), plan_.buckets.end(),
+                                     [](const PlanBucket& b) { return is_cpu(b.device); });
+    std::vector<std::size_t> left;
+    for (const PlanBucket& bucket : other.plan_.buckets) left.push_back(bucket.params.size());
+    for (const PlanBucket& bucket : plan_.buckets)
+        for (const std::int32_t id : bucket.params) {
+            const auto bytes = model_.table[id].gradient.bytes;
+            const Location& to = at(id);
+            const Location& from = other.at(id);
+            const StreamPtr stream = model_.streams.stream(model_.table[id].device);
+            if (to.checked && bytes > 0) std::memcpy(to.checked, from.checked, bytes);
+            if (bytes > 0 && to.place && to.place != from.place) {
+                if (stream)
+                    on_devices[stream].push_back({to.place, from.place, bytes});
+                else
+                    std::memcpy(to.place, from.place, bytes);
+            }
+            const auto old = static_cast<std::size_t>(from.bucket);
+            if (--left[old] == 0 && on_host) other.memory_[old] = nullptr;
+        }
     for (const auto& [stream, segments] : on_devices)
         on_device::transfer(*stream, segments, DDP_U8, DDP_U8, 1);
 }

@@ -47,8 +47,9 @@ public:
     // The bucket as a hook sees it, without all that changes from step to step.
     ddp_bucket describe(std::size_t bucket) const;
 
-    // Moves every gradient's bytes from another layout of the same model.
-    void copy_from(const Layout& other);
+    // Moves every gradient's bytes from another layout of the same model. Without devices that one
+    // gives back each bucket when nothing is left in it, so that there are not two of all.
+    void take_from(Layout& other);
 
 private:
     struct Location {

@@ -96,6 +96,7 @@ void ParamTable::check(Param& p, const char* kind) const {
     if (p.shape.size() > kMaxDims)
         fail(DDP_ERROR_INVALID_ARGUMENT, kind, " '", p.name, "': ndim is ", p.shape.size(),
              "; at most ", kMaxDims, " are allowed");
+    if (p.gradient.dtype == 0) p.gradient.dtype = p.dtype;
     check_dtypes(p, kind);
     check_device(p, kind);
     p.count = 1;

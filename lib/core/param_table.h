@@ -22,7 +22,7 @@ struct InPlace {
 
 // A gradient as it is announced, reduced and given back.
 struct ParamGradient {
-    ddp_dtype dtype = DDP_F32;
+    ddp_dtype dtype = 0;  // before it is in a table, 0: that of the value
     std::size_t bytes = 0;
 };
 

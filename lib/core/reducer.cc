@@ -119,7 +119,7 @@ void Reducer::change_buckets(BucketPlan plan) {
 
 void Reducer::adopt(std::unique_ptr<Layout> layout) {
     if (parts_.layout) {
-        layout->copy_from(*parts_.layout);
+        layout->take_from(*parts_.layout);
         // Views are there for every stream then. And registered memory is given back when its
         // device is done with it, which each bucket would wait for by itself.
         parts_.model.streams.wait(parts_.group->timeout_ms(),

@@ -436,6 +436,23 @@ class Modules(unittest.TestCase):
                             self.same([alone.layers[name].weight.grad], [module.layers[name].weight.grad])
                         self.assertIsNone(module.layers["never"].weight.grad)
 
+    def test_a_gradient_moves_with_its_bucket(self):
+        """That of a layer that is frozen, which gets a bucket of its own. Else its old memory would go in no order of streams."""
+        module = Network().to(DEVICE)
+        model = DistributedDataParallel(module, gradient_as_bucket_view=True)
+        for number, (x, y) in enumerate(self.batches(5)):
+            if number == 3:
+                before = on_cpu([p.grad for p in module.first.parameters()])
+                module.first.requires_grad_(False)
+            for name, tensor in module.named_parameters():
+                if number < 3 or "first" not in name:
+                    tensor.grad = None
+            loss_of(model(x[self.mine].to(DEVICE)), y[self.mine].to(DEVICE)).backward()
+        self.same(before, [p.grad for p in module.first.parameters()], 0)
+        for name, tensor in module.named_parameters():
+            index = model._steps.names.index(name)
+            self.assertEqual(tensor.grad.data_ptr(), model.context.grad_view(index).address, name)
+
     def hold(self):
         """Delays the current stream for a while."""
         late()

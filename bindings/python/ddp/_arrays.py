@@ -1,8 +1,10 @@
 """Arrays of any library as memory, element types and operations by any of their names."""
 from __future__ import annotations
 
+import contextlib
 import math
-from typing import Any, Optional, Sequence, Tuple, Union
+import sys
+from typing import Any, ContextManager, Optional, Sequence, Tuple, Union
 
 from . import _ddp
 from ._ddp import Memory
@@ -69,13 +71,25 @@ def memory_of(what: str, array: Any, writable: bool = True, on_gpu: bool = False
         if _shows_cuda_alone(array):
             memory = _of_cuda_interface(array, writable, stream_of(stream) or 0, index)
         else:
-            memory = array if isinstance(array, Memory) and array.device[0] else Memory(array, writable, stream_of(stream) or 0)
+            with _current_device_of(array):
+                memory = array if isinstance(array, Memory) and array.device[0] else Memory(array, writable, stream_of(stream) or 0)
     except (TypeError, ValueError, BufferError, RuntimeError) as error:
         kind = type(error) if type(error) in (TypeError, ValueError) else ValueError
-        raise kind(f"{what}: {error}") from error
+        place = gpu_of(array) if isinstance(error, BufferError) else None
+        advice = f". The array is on {device_name(place)}: some libraries show it only while that is their current device" if place else ""
+        raise kind(f"{what}: {error}{advice}") from error
     if memory.device[0] != _ddp.DDP_DEVICE_CPU and not on_gpu:
         raise TypeError(f"{what}: the array is on {device_name(memory.device)}, and memory of the CPU is expected")
     return memory
+
+
+def _current_device_of(array: Any) -> ContextManager[Any]:
+    """With the GPU of a tensor of PyTorch's as its current one, on which alone PyTorch shows the tensor."""
+    torch = sys.modules.get("torch")
+    if isinstance(array, getattr(torch, "Tensor", ())) and array.device.type == "cuda":
+        device: ContextManager[Any] = torch.cuda.device(array.device)  # type: ignore[union-attr]
+        return device
+    return contextlib.nullcontext()
 
 
 def _shows_cuda_alone(array: Any) -> bool:

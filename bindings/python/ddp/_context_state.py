@@ -82,6 +82,10 @@ class ContextState:
         finally:
             self._handle.end_step(well)
 
+    def forget_layout(self) -> None:
+        """Arrays over views that nobody has any more keep no memory."""
+        self._held = (-1, None)
+
     def _layout(self) -> Any:
         generation = _ddp.ddp_layout_generation(self._handle)
         if self._held[0] != generation:

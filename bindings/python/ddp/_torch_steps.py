@@ -88,8 +88,7 @@ class Steps:
         self._hook_names = {self.context.hook_name, "user"}
         self._settled = not self._streams
         self._complete = self._streams.ready if self._streams else self.context.grad_ready
-        self._views, self._generation = [None] * len(self.tensors), -1
-        self._former, self._kept = set(), []  # addresses of gradients in buckets that have moved; such gradients until the step ends
+        self._views, self._addresses, self._generation = [], [], -1
         self._sent = self._sender = None  # names, types, shapes and devices of the buffers that are sent, and what sends them
 
         self._mode = NONE
@@ -98,6 +97,7 @@ class Steps:
         self.in_pass = False  # _end_of_pass will run
         self._reached, self._waiting, self._next_output = set(), set(), 0  # outputs, by this backward pass, and by none
         self.stepped = False  # a step has begun once
+        self._begun = 0  # steps of this context
         self._marked = False  # it knows which parameters the forward pass did not use
         self._unused = ()    # by the last forward pass
         self._frozen = set()
@@ -113,6 +113,7 @@ class Steps:
         self._stepping = set()  # have an optimizer that steps in the backward pass
         self._hooked = set()  # have a hook that wants the mean there
         self._listeners, self._nodes = [], []
+        self._find_views()
         self._listen()
         _alive.add(self)
 
@@ -506,7 +507,11 @@ class Steps:
         self._streams.enter()
         if self.options.weighted:
             self._tell_weight()
+        if self._begun == 1 or self.options.autotune:  # buckets are built anew then
+            self._forget_views()
+        self._begun += 1
         self.context.step_begin()
+        self._find_views()
         if self.options.join:  # it sends buffers
             self._read_copies()
         self.open, self.stepped, self._marked = True, True, False
@@ -549,7 +554,7 @@ class Steps:
         """Their place in a bucket may still hold the mean of a step before, which .grad no longer does."""
         for index in indices:
             if index not in self._sparse:
-                self.view(index).zero_()
+                self._views[index].zero_()
         self._streams.catch_up()
         self.context.mark_unused(indices)
 
@@ -566,7 +571,7 @@ class Steps:
         if index in self._sparse:
             self._announce_rows(index, tensor.grad)
             return
-        view = self.view(index)
+        view = self._views[index]
         if tensor.grad is None:
             view.zero_()
         elif tensor.grad.layout != torch.strided or tensor.grad.data_ptr() != view.data_ptr():
@@ -583,8 +588,6 @@ class Steps:
                                    "parameter's grad_dtype to the type of its gradients, on all ranks")
         view.copy_(grad)
         if self.options.as_views:
-            if grad.data_ptr() in self._former:
-                self._kept.append(grad)
             self.tensors[index].grad = view  # frees the other memory now
 
     def _announce_rows(self, index, grad):
@@ -600,15 +603,23 @@ class Steps:
         values = grad.values().reshape(grad._nnz(), *tensor.shape[1:])  # PyTorch 1.13 has another shape of none, after zero_()
         self.context.grad_ready_sparse(index, grad.indices()[0].contiguous(), values.contiguous())
 
-    def view(self, index):
-        """A gradient's place in its bucket, with the strides of its parameter."""
-        if self._generation != self.context.layout_generation:
-            if self._streams:  # old buckets are freed in the order of libddp's streams, which come after the copies in finalize
-                self._former.update(view.data_ptr() for view in self._views if view is not None)
-            self._views, self._generation = [None] * len(self.tensors), self.context.layout_generation
-        if self._views[index] is None:
-            self._views[index] = from_order(shown(self.context.grad_view(index), self.tensors[index].device), self._orders[index])
-        return self._views[index]
+    def _find_views(self):
+        """Each gradient's place in its bucket, with the strides of its parameter. All are made at once: small memory that stays would else
+        lie between gradients that go, and malloc would keep theirs."""
+        if self._generation == self.context.layout_generation:
+            return
+        self._views = [None if index in self._sparse else from_order(shown(self.context.grad_view(index), tensor.device), self._orders[index])
+                       for index, tensor in enumerate(self.tensors)]
+        for tensor, view, before in zip(self.tensors, self._views, self._addresses) if self.options.as_views else ():
+            if view is not None and tensor.grad is not None and tensor.grad.data_ptr() == before:
+                tensor.grad = view  # the gradient has moved there
+        self._addresses = [0 if view is None else view.data_ptr() for view in self._views]
+        self._generation = self.context.layout_generation
+
+    def _forget_views(self):
+        """So that they do not keep the memory of buckets that move."""
+        self._views, self._generation = [], -1
+        self.context.forget_layout()
 
     def _finish(self):
         """The end of the backward pass: every .grad becomes the mean over ranks."""
@@ -619,7 +630,6 @@ class Steps:
         waiting = self._stepping | self._hooked
         done = self._step_in_turn(waiting - self._sparse - self._frozen) if waiting and not may_be_unused else ()
         self._streams.finalize()
-        self._kept.clear()
         copies, stepping = [], []
         for index, tensor in enumerate(self.tensors):
             if index in done or index in self._frozen or (may_be_unused and not self.context.param_used(index)):
@@ -655,7 +665,7 @@ class Steps:
             indices, values = map(torch.from_dlpack, self.context.sparse_gradient(index))
             tensor.grad = torch.sparse_coo_tensor(indices[None], values * self.scale, tensor.shape, **_UNCHECKED)
             return
-        view = self.view(index)
+        view = self._views[index]
         if self.scale != 1:
             view.mul_(self.scale)
         if self.options.as_views:
@@ -673,6 +683,7 @@ class Steps:
         if self.options.weighted:
             self.context.set_weight(0)
         self.context.step_begin()
+        self._find_views()
         if self._learning:
             raise UnsupportedError("join: with a static graph, each rank needs inputs for one step at least")
         if self._may_miss():
@@ -684,7 +695,7 @@ class Steps:
                 if index in self._sparse:
                     self._announce_rows(index, None)
                 else:
-                    self.view(index).zero_()
+                    self._views[index].zero_()
                     self._complete(index)
         self._streams.finalize()
 

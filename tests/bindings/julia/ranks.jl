@@ -179,6 +179,24 @@ end
     end
 end
 
+@testset "gradients of another type" begin
+    Context(group) do ctx
+        values, grad = fill(UInt16(0x3f80 + rank), 3), zeros(Float32, 3)
+        viewed = register!(ctx, "viewed", copy(values); dtype=DDP.BF16, grad_dtype=Float32)
+        given = register!(ctx, "given", values, grad; dtype=DDP.BF16, grad_dtype=Float32)
+        commit!(ctx)
+        @test values == fill(0x3f80, 3) && (given.dtype, given.grad_dtype) == (DDP.BF16, DDP.F32)
+        mine = Float32[1, 2, 3] .+ Float32(2.0^-12 * rank)
+        put!(ctx, viewed, mine)
+        grad .= mine
+        grad_ready(ctx, given)
+        finalize!(ctx)
+        mean = Float32[1, 2, 3] .+ Float32(2.0^-12 * (world - 1) / 2)
+        @test grad ≈ mean rtol = 2e-7
+        @test grad_view(ctx, viewed) ≈ mean rtol = 2e-7
+    end
+end
+
 @testset "participation" begin
     make(group; find_unused=true, reduction=:weighted_mean) do ctx
         used = ctx.parameters[2]

@@ -2,9 +2,12 @@
 
     device_test.py MODULE RANKS        MODULE: libddp-cuda.so of the tests; its folder is $DDP_MODULE_PATH
 """
+import contextlib
 import ctypes
 import sys
+import types
 import unittest
+import unittest.mock
 
 import ddp
 import support
@@ -61,6 +64,32 @@ class NumbaArray:
     @property
     def __cuda_array_interface__(self):
         return self.facts
+
+
+class TorchArray(GpuArray):
+    """As PyTorch's tensors: shown only while their device is the current one."""
+
+    current = 0
+    requires_grad = False
+
+    def __init__(self, value, device):
+        super().__init__(value, device)
+        self.device = types.SimpleNamespace(type="cuda", index=device)
+
+    def __dlpack__(self, *, stream=None):
+        if TorchArray.current != self.device.index:
+            raise BufferError("Can't export tensors on a different CUDA device index")
+        return super().__dlpack__(stream=stream)
+
+
+@contextlib.contextmanager
+def torch_device(device):
+    """As torch.cuda.device."""
+    before, TorchArray.current = TorchArray.current, device.index
+    try:
+        yield
+    finally:
+        TorchArray.current = before
 
 
 class ImmutableArray(GpuArray):
@@ -319,6 +348,26 @@ class OnGpu(unittest.TestCase):
                     context.register("other", NumbaArray(0.0, **facts))
             with support.raises(self, ValueError, "bound: data: ", "stream 1", f"stream {mine}"):
                 context.set_stream("cuda:0", None)
+
+    def test_a_tensor_whose_device_is_not_the_current_one(self):
+        torch = types.SimpleNamespace(Tensor=TorchArray, cuda=types.SimpleNamespace(device=torch_device))
+        with unittest.mock.patch.dict(sys.modules, torch=torch):
+            ctx = ddp.Context(self.group)
+            grad = TorchArray(self.group.rank, 1)
+            p = ctx.register("w", TorchArray(1, 1), grad)
+            ctx.commit()
+            stream = make_stream(1)
+            ctx.grad_ready_on(p, stream)
+            ctx.finalize_on(stream)
+            wait(1, stream)
+            self.assertEqual(grad.elements()[0], (self.group.world_size - 1) / 2)
+            self.assertEqual(TorchArray.current, 0)
+            ctx.close()
+            free_stream(stream)
+        ctx = ddp.Context(self.group)
+        with support.raises(self, ValueError, "w: data", "different CUDA device", "cuda:1", "current device"):
+            ctx.register("w", TorchArray(1, 1))  # of a library that nobody knows
+        ctx.close()
 
     def test_errors(self):
         array, host = GpuArray(1.0), (ctypes.c_float * COUNT)()

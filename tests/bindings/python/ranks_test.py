@@ -261,6 +261,32 @@ class Ranks(unittest.TestCase):
             expected = sum(values(r, 80).reshape(2, 40).T @ values(r, 60).reshape(2, 30) for r in range(self.world))
             np.testing.assert_array_equal(np.asarray(factored.view()), expected)
 
+    def test_gradients_of_another_type(self):
+        """f32 gradients of bf16 values, in a view, in an array and in slices; put, sparse, and to a hook."""
+        with ddp.Context(self.group) as ctx:
+            data = [np.full(shape, 0x3f80 + self.rank, "u2").view("f2") for shape in ((3,), (3,), (2, 3), (4, 3))]
+            grad, grads = np.zeros(3, "f4"), np.zeros((2, 3), "f4")
+            viewed = ctx.register("viewed", data[0], dtype="bf16", grad_dtype="f32")
+            given = ctx.register("given", data[1], grad, dtype="bf16", grad_dtype=np.float32)
+            slices = ctx.register_slices("slices", data[2], grads, dtype="bf16", grad_dtype="f32")
+            sparse = ctx.register("sparse", data[3], dtype="bf16", grad_dtype="f32", sparse=True)
+            with support.raises(self, TypeError, "w: grad", "f32", "bf16"):
+                ctx.register("w", data[1], grad, dtype="bf16")
+            ctx.commit()
+            self.assertTrue(all((each.view("u2") == 0x3f80).all() for each in data))  # rank 0's
+            self.assertEqual([(p.dtype, p.grad_dtype) for p in ctx.parameters], [(ddp.BF16, ddp.F32)] * 5)
+            mine = np.float32([1, 2, 3]) + np.float32(2**-12 * self.rank)
+            viewed.ready(mine)
+            for number, each in enumerate((given, *slices)):
+                (grad if number == 0 else grads[number - 1])[:] = mine
+                each.ready()
+            ctx.grad_ready_sparse(sparse, np.array([1]), mine[None])
+            ctx.finalize()
+            mean = np.float32([1, 2, 3]) + np.float32(2**-12 * (self.world - 1) / 2)
+            _, rows = ctx.sparse_gradient(sparse)
+            for each in (viewed.view(), grad, *grads, np.asarray(rows)[0]):
+                np.testing.assert_allclose(np.asarray(each), mean, rtol=2e-7)
+
     def test_participation(self):
         with self.make(find_unused=True, reduction="weighted_mean") as ctx:
             used = ctx.parameters[1]

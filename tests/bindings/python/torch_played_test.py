@@ -236,6 +236,13 @@ class Modules(torch_module.Modules):
         self.assertTrue(moves)
         self.same(alone.parameters(), module.parameters())
 
+    def test_a_copy_to_a_parameter_on_the_cpu(self):
+        """Of the played device itself."""
+        leaf = nn.Parameter(torch.zeros(3))
+        with torch.no_grad():
+            leaf.copy_(torch.ones(3, device=DEVICE))
+        self.assertEqual(leaf.tolist(), [1, 1, 1])
+
     def test_hooks_of_libddp(self):
         """The device gives the numbers that the CPU gives."""
         small = {"min_elements": 8}

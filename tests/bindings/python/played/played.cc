@@ -336,7 +336,10 @@ at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool non_bloc
         return to;
     }
     const int device = from.device().index();
-    enqueue(device, [source = Place(from), to] { at::Tensor(to).copy_(source.tensor()); });
+    // the thread of the stream is no place for autograd, which knows of the copy
+    enqueue(device, [source = Place(from), target = to.detach()] {
+        at::Tensor(target).copy_(source.tensor());
+    });
     if (!non_blocking) wait_for(device, current[device]);
     return to;
 }

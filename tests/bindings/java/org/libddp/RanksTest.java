@@ -261,6 +261,35 @@ class RanksTest {
         }
     }
 
+    /** F32 gradients of BF16 values: digits that BF16 does not have come through. */
+    @Test
+    void gradientsOfAnotherType() {
+        try (Context ctx = new Context(group, new ContextOptions())) {
+            FloatBuffer grad = Support.bytes(4).asFloatBuffer();
+            Parameter viewed = ctx.parameter("viewed")
+                                       .shape(1)
+                                       .dtype(Dtype.BF16)
+                                       .gradDtype(Dtype.F32)
+                                       .register();
+            Parameter given = ctx.parameter("given")
+                                      .data(Memory.of(Support.bytes(2), Dtype.BF16))
+                                      .grad(grad)
+                                      .gradDtype(Dtype.F32)
+                                      .register();
+            ctx.commit();
+            assertEquals(Dtype.BF16, given.dtype());
+            assertEquals(Dtype.F32, given.gradDtype());
+            float mine = 1 + rank / 4096f;
+            viewed.put(Support.bytes(4).asFloatBuffer().put(0, mine));
+            grad.put(0, mine);
+            given.ready();
+            ctx.finalizeStep();
+            float mean = 1 + (world - 1) / 8192f;
+            assertEquals(mean, viewed.view().floats().get(0), 2e-7f);
+            assertEquals(mean, grad.get(0), 2e-7f);
+        }
+    }
+
     @Test
     void sparseAndFactors() {
         try (Context ctx = new Context(group, new ContextOptions().reduction(Reduction.SUM))) {
