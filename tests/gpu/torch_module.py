@@ -437,7 +437,7 @@ class Modules(unittest.TestCase):
                         self.assertIsNone(module.layers["never"].weight.grad)
 
     def test_a_gradient_moves_with_its_bucket(self):
-        """That of a layer that is frozen, which gets a bucket of its own. Else its old memory would go in no order of streams."""
+        """The gradient of a layer that is frozen, which gets a bucket of its own. Else its old memory would go in no order of streams."""
         module = Network().to(DEVICE)
         model = DistributedDataParallel(module, gradient_as_bucket_view=True)
         for number, (x, y) in enumerate(self.batches(5)):

@@ -22,7 +22,7 @@ STEPS = 4
 
 
 def pss():
-    """Of this process, in MiB."""
+    """The memory of this process, in MiB."""
     with open("/proc/self/smaps_rollup", encoding="ascii") as text:
         return next(int(line.split()[1]) for line in text if line.startswith("Pss:")) / 1024
 

@@ -237,7 +237,7 @@ class Modules(torch_module.Modules):
         self.same(alone.parameters(), module.parameters())
 
     def test_a_copy_to_a_parameter_on_the_cpu(self):
-        """Of the played device itself."""
+        """The played device itself takes one."""
         leaf = nn.Parameter(torch.zeros(3))
         with torch.no_grad():
             leaf.copy_(torch.ones(3, device=DEVICE))
