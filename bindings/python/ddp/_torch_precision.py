@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 import weakref
 
 import torch
@@ -27,6 +28,10 @@ class Precision:
             raise UnsupportedError("mixed_precision: keep_low_precision_grads=True: gradients have the type of their parameters")
         if not _ALWAYS:
             raise UnsupportedError(f"mixed_precision needs PyTorch 2.1 or newer, and this is {torch.__version__}: use torch.autocast")
+        compiled = getattr(sys.modules.get("torch._dynamo"), "OptimizedModule", ())
+        if any(isinstance(part, compiled) or getattr(part, "_compiled_call_impl", None) for part in module.modules()):
+            raise UnsupportedError("mixed_precision: the module is compiled, and PyTorch does not compile what changes its parameters: use "
+                                   "torch.autocast")
         self._casts_inputs = getattr(config, "cast_forward_inputs", True)
         self._ignored = {id(tensor) for name, tensor in module.named_parameters() if name in ignored}
         self._running, self._depth, self._changed = None, 0, []

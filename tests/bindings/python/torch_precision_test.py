@@ -254,6 +254,8 @@ class Precisions(torch_case.OnRanks):
                                     (_MixedPrecision(reduce_dtype=torch.float64), ddp.UnsupportedError, ("reduce_dtype", "torch.float32"))):
             with support.raises(self, kind, *words):
                 DistributedDataParallel(Network(), mixed_precision=config)
+        with support.raises(self, ddp.UnsupportedError, "mixed_precision", "compiled", "torch.autocast"):
+            DistributedDataParallel(torch.compile(Network(), backend="eager"), mixed_precision=_MixedPrecision(BF16))
         with support.raises(self, ddp.UnsupportedError, "reduce_dtype", "sparse"):
             DistributedDataParallel(nn.Embedding(5, 3, sparse=True), mixed_precision=_MixedPrecision(reduce_dtype=BF16))
 
