@@ -18,6 +18,7 @@
 #define DDP_TORCH_HPP
 
 #include <c10/core/Event.h>
+#include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/utils/lambda_post_hook.h>
@@ -175,19 +176,28 @@ public:
                             ": DistributedDataParallel takes modules on the CPU and on NVIDIA "
                             "GPUs");
         if (find(device) == places_.end())
-            places_.push_back({device, default_stream(device), default_stream(device)});
+            places_.push_back({device, default_stream(device), current(device), current(device)});
         return {DDP_DEVICE_CUDA, device.index()};
     }
     bool empty() const { return places_.empty(); }
 
-    /* Before calls of the context that take no stream. Not in a step. */
+    /* Now the current streams are the program's. On a thread of autograd they may be others. */
+    void remember() {
+        for (Place& place : places_) place.programs = current(place.device);
+    }
+    std::vector<c10::Stream> programs() const {
+        std::vector<c10::Stream> streams;
+        for (const Place& place : places_) streams.push_back(place.programs);
+        return streams;
+    }
+    /* Before calls of the context that take no stream: they are in the order of the program's. Not
+     * in a step. */
     void enter(ddp_context* context) {
         for (Place& place : places_) {
-            const c10::Stream stream = current(place.device);
-            if (place.set == stream) continue;
+            if (place.set == place.programs) continue;
             call(ddp_set_stream, context, DDP_DEVICE_CUDA,
-                 static_cast<std::int32_t>(place.device.index()), handle_of(stream));
-            place.set = stream;
+                 static_cast<std::int32_t>(place.device.index()), handle_of(place.programs));
+            place.set = place.programs;
         }
     }
     /* In a step, before calls that take no stream. */
@@ -232,7 +242,8 @@ public:
 private:
     struct Place {
         c10::Device device;
-        c10::Stream set;   // the one that the context knows
+        c10::Stream set;  // the one that the context knows
+        c10::Stream programs;
         c10::Stream last;  // of the end of a step
     };
 
@@ -295,6 +306,7 @@ public:
                                 " has another device, type or shape now. Make a new "
                                 "DistributedDataParallel after such a change");
         const bool mine = ddp_group_rank(group_) == 0;
+        streams_.remember();
         streams_.enter(context_->get());
         context_->step_begin();
         if (mine)
@@ -437,6 +449,7 @@ public:
     void before_forward(const torch::nn::Module& module) {
         if (sync_ && buffers_) buffers_->send();
         if (!torch::GradMode::is_enabled()) return;
+        streams_->remember();
         local_ = !sync_;
         fresh_ = sync_;
         watched_ = in_pass_ = false;  // after a backward pass that failed
@@ -451,6 +464,7 @@ public:
     /* This rank has no more inputs. */
     void join() {
         give_copies();
+        streams_->remember();
         streams_->enter(context_.get());
         context_.join();
         take_copies();
@@ -691,8 +705,11 @@ private:
                 if (const auto self = weak.lock()) self->end_of_pass();
             });
         }
-        if (!open_) begin();
-        if (!marked_) mark(unused_);
+        if (!open_ || !marked_) {
+            const c10::MultiStreamGuard programs(streams_->programs());
+            if (!open_) begin();
+            if (!marked_) mark(unused_);
+        }
         // the backward pass came here without a gradient
         if (watched_ && !parameters_[index].grad().defined()) return;
         if (!take_missing(index) && !never_[index])

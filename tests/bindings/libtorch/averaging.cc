@@ -315,7 +315,17 @@ void changes(const ddp::Group& group) {
         fails([&] { model.forward(x); }, "lies in other memory now");
 }
 
+/* The stream of a libtorch that does not tell its handle. */
+struct OldStream {
+    std::int64_t number;
+    std::int64_t id() const { return number; }
+    torch::Device device() const { return {torch::kCUDA, 1}; }
+};
+
 void errors(const ddp::Group& group) {
+    expect(ddp::detail::handle_of(OldStream{0}) == nullptr, "the default stream");
+    fails([] { ddp::detail::handle_of(OldStream{7}); },
+          "the current stream of cuda:1 is not its default stream");
     Net net;
     ddp::DistributedDataParallel model(net, group);
     const torch::Tensor x = mine(group, inputs(group, 0));
@@ -492,6 +502,35 @@ void joined(const ddp::Group& group, ddp::DistributedDataParallelOptions options
     }
 }
 
+/* Tables on a joined rank, too, become those of the rank that joined last. */
+void joined_with_rows(const ddp::Group& group, bool broadcast_buffers) {
+    Words net, reference(false);
+    ddp::DistributedDataParallelOptions options;
+    options.join = true;
+    options.broadcast_buffers = broadcast_buffers;
+    ddp::DistributedDataParallel model(net, group, options);
+    torch::optim::SGD one(reference->parameters(), 0.1), all(net->parameters(), 0.1);
+    const int world = group.world_size();
+    for (int step = 0; step < world + 1; ++step) {
+        const int present = std::min(world, world + 1 - step);
+        seed(static_cast<std::uint64_t>(step));
+        const torch::Tensor x = torch::randint(12, {kPart * world, 4}, torch::kLong).to(place());
+        one.zero_grad(), all.zero_grad();
+        for (int rank = 0; rank < present; ++rank)
+            (reference->forward(x.narrow(0, kPart * rank, kPart)).square().mean() / world)
+                .backward();
+        one.step();
+        if (group.rank() >= present) continue;
+        model.forward(mine(group, x)).square().mean().backward();
+        all.step();
+    }
+    model.join();
+    for (const auto& item : reference->named_parameters())
+        expect((net->named_parameters()[item.key()] - item.value()).abs().max().item<double>() <=
+                   kBound,
+               item.key() + " after join");
+}
+
 void joined_early(const ddp::Group& group) {
     Net net;
     without(net, {"never"});
@@ -576,6 +615,8 @@ int main(int argc, char** argv) {
             joined(group, present, to_none);
             joined(group, finding_unused(), to_none);
         }
+        for (const bool broadcast_buffers : {false, true})
+            joined_with_rows(group, broadcast_buffers);
         // each breaks its group
         rows_where_none_are_expected(group_of_test());
         a_table_that_is_used_elsewhere(group_of_test());

@@ -204,6 +204,48 @@ void two_devices(const ddp::Group& group, const ddp::DistributedDataParallelOpti
     same(gradients(alone), gradients(net), "gradients on two devices");
 }
 
+/* On the thread of a device, other devices have other current streams than the program's. A gradient
+ * of no_sync is on its way there when the thread of the second device announces it. */
+struct PairImpl : torch::nn::Module {
+    PairImpl() {
+        seed(2);
+        left = register_module("left", torch::nn::Linear(5, 4));
+        right = register_module("right", torch::nn::Linear(5, 4));
+        to(torch::kDouble);
+    }
+    torch::Tensor forward(const torch::Tensor& x, bool uses_left) {
+        const torch::Tensor y = right(x.to(right->weight.device()));
+        return uses_left ? y + left(x).to(y.device()) : y;
+    }
+    torch::nn::Linear left{nullptr}, right{nullptr};
+};
+TORCH_MODULE(Pair);
+
+void announced_by_another_device(const ddp::Group& group) {
+    Pair alone, net;
+    put(*net->left, place()), put(*net->right, device_of(1));
+    const torch::Tensor x = inputs(0), there = x.to(place());
+    ddp::DistributedDataParallelOptions options;
+    options.find_unused_parameters = true;
+    const SideStream side;
+    ddp::DistributedDataParallel model(net, group, options);
+    for (const bool uses_left : {true, false}) loss_of(alone->forward(x, uses_left)).backward();
+    net->left->weight.register_hook([](const torch::Tensor& grad) {
+        const c10::Stream late = c10::impl::VirtualGuardImpl(place().type()).getStream(place());
+        fake::launch(place().index(), late.native_handle(),
+                     [] { std::this_thread::sleep_for(std::chrono::milliseconds(200)); });
+        return grad * 1;
+    });
+    {
+        const auto guard = model.no_sync();
+        loss_of(model.forward(there, true)).backward();
+    }
+    loss_of(model.forward(there, false)).backward();
+    for (const auto& item : alone->named_parameters())
+        expect(torch::equal(item.value().grad(), net->named_parameters()[item.key()].grad().cpu()),
+               item.key() + " that another device announced");
+}
+
 /* One half is on the CPU, and the other on a device that is not the current one. */
 void beside_the_cpu(const ddp::Group& group) {
     Net alone, net;
@@ -431,6 +473,7 @@ int main() {
             for (const bool from_the_start : {false, true})
                 side_stream(group, options, from_the_start);
         beside_the_cpu(group);
+        announced_by_another_device(group);
         if (group.world_size() == 1) {  // otherwise libddp itself waits for the streams
             buckets_outlive_the_model(group);
             for (const bool in_place : {false, true})
