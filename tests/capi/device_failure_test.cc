@@ -253,11 +253,12 @@ TEST_F(DeviceFailureTest, ADeviceThatDoesNotAnswerIsATimeout) {
 TEST_F(DeviceFailureTest, AnAbortEndsKernelsBeforeItDropsWhatIsQueued) {
     RankOptions options(2, "streams");
     options.flags = DDP_GROUP_NO_MATCH_CHECK;
-    std::latch ended(2);
+    std::latch committed(2), ended(2);
     std::atomic<std::int32_t> dropped{-1};  // by the time that the backend of rank 0 is aborted
     on_ranks(options, [&](int rank, ddp_group* group) {
         DeviceModel model(group, {64}, true, {rank});
         model.context.commit();
+        committed.arrive_and_wait();
         if (rank == 0) {
             ddp_work* queued = nullptr;
             on_stream_backend_abort([&](int aborted) {
