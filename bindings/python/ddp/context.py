@@ -124,7 +124,13 @@ class Context(DeviceMethods, HookMethods):
         of_grad = element if grad_dtype is None else dtype_of(grad_dtype)
         for what, memory, expected in (("data", values, element), ("grad", grads, of_grad)):
             if memory is not None:
-                _check_layout(f"{name}: {what}", memory, extents, expected)
+                try:
+                    _check_layout(f"{name}: {what}", memory, extents, expected)
+                except TypeError as error:
+                    if what == "data" or grad_dtype is not None:
+                        raise
+                    raise TypeError(f"{error}. If gradients have a type of their own, say grad_dtype="
+                                    f"\"{_ddp.ddp_dtype_name(memory.dtype)}\"") from None
         places = {memory.device for memory in (values, grads) if memory} | ({where} if device else set())
         if len(places) > 1:
             raise ValueError(f"{name}: data, grad and device are on {' and '.join(sorted(map(device_name, places)))}; they "
