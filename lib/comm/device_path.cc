@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -209,7 +208,7 @@ void DevicePath::run(ddp_collective collective, const Division& division,
     stream_->wait(submitted.begin);
     const bool in_graph = stream_->capture(stream_->handle()) != 0;
     try {
-        if (in_graph) keep_in_graph(submitted);
+        if (in_graph) keep_in_graph(submitted.memory);
         if (division.before != 1) {
             on_device::transfer(*stream_, {{collective.recv, collective.send, collective.count}},
                                 collective.dtype, collective.dtype, division.before);
@@ -226,7 +225,7 @@ void DevicePath::run(ddp_collective collective, const Division& division,
             on_device::transfer(end, {{collective.recv, collective.recv, collective.count}},
                                 collective.dtype, collective.dtype, division.after);
         }
-        if (in_graph && config_.spoiled) spoil_if_broken(collective);
+        if (in_graph && config_.world > 1) spoil_if_broken(collective);
     } catch (...) {
         // Copies may be under way: whoever frees the memory comes after them.
         try {
@@ -240,19 +239,18 @@ void DevicePath::run(ddp_collective collective, const Division& division,
 }
 
 // The graph may be launched when the group has been freed.
-void DevicePath::keep_in_graph(const Submitted& submitted) const {
-    using Kept = std::tuple<std::shared_ptr<const void>, std::shared_ptr<Transport>,
-                            std::shared_ptr<const std::uint32_t>>;
-    stream_->keep_in_graph(
-        std::make_shared<const Kept>(submitted.memory, config_.on_device, config_.spoiled));
+void DevicePath::keep_in_graph(std::shared_ptr<const void> memory) const {
+    using Kept = std::pair<std::shared_ptr<const void>, std::shared_ptr<Transport>>;
+    stream_->keep_in_graph(std::make_shared<const Kept>(std::move(memory), config_.on_device));
 }
 
 // Behind an operation in a graph. One that was aborted leaves anything.
 void DevicePath::spoil_if_broken(const ddp_collective& c) const {
     const bool from_all = c.kind == DDP_COLLECTIVE_ALLGATHER;
     const std::size_t pieces = from_all ? static_cast<std::size_t>(config_.world) : 1;
-    on_device::spoil(*stream_, c.recv, pieces * c.count * dtype_size(c.dtype),
-                     config_.spoiled.get());
+    const auto spoiled = config_.spoiled();
+    on_device::spoil(*stream_, c.recv, pieces * c.count * dtype_size(c.dtype), spoiled.get());
+    keep_in_graph(spoiled);
 }
 
 void DevicePath::enqueue(const ddp_collective& collective, const Submitted& submitted,

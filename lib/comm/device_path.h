@@ -26,9 +26,9 @@ public:
         std::shared_ptr<Transport> on_device{};  // null: the backend takes host memory only
         Transport* on_host = nullptr;
         StreamWatch* watch = nullptr;  // with on_device
-        // In pinned memory; not 0: operations have no results any more, also those in graphs, of
-        // whose launches nobody hears. Null: there is one rank.
-        std::shared_ptr<const std::uint32_t> spoiled{};
+        // Pinned memory that is not 0 once operations have no results any more, also those in
+        // graphs, of whose launches nobody hears. Called for these only.
+        std::function<std::shared_ptr<const std::uint32_t>()> spoiled{};
         std::int32_t rank = 0, world = 1;
         std::function<void()> look;  // throws when the group is broken
     };
@@ -51,7 +51,7 @@ public:
 private:
     class HostRelay;
 
-    void keep_in_graph(const Submitted& submitted) const;
+    void keep_in_graph(std::shared_ptr<const void> memory) const;
     void spoil_if_broken(const ddp_collective& collective) const;
     void enqueue(const ddp_collective& collective, const Submitted& submitted, bool in_graph);
     void run_alone(const ddp_collective& collective);

@@ -39,14 +39,14 @@ DevicePath& LinkDevices::path(const ddp_device& device) {
             });
     auto& path = paths_[{device.kind, device.index}];
     if (!path)
-        path = std::make_unique<DevicePath>(DevicePath::Config{
-            device, on_device_, on_host_.get(), watch_.get(), spoiled(device.kind), link_.rank(),
-            link_.world(), [&link = link_] { link.check(); }});
+        path = std::make_unique<DevicePath>(
+            DevicePath::Config{device, on_device_, on_host_.get(), watch_.get(),
+                               [this, device] { return spoiled(device.kind); }, link_.rank(),
+                               link_.world(), [&link = link_] { link.check(); }});
     return *path;
 }
 
 std::shared_ptr<const std::uint32_t> LinkDevices::spoiled(ddp_device_kind kind) {
-    if (!on_device_ || link_.world() == 1) return nullptr;
     const Lock lock(spoiled_mutex_);
     if (!spoiled_) {
         auto memory = allocate_pinned(kind, sizeof(std::uint32_t));

@@ -78,7 +78,7 @@ private:
     WorkPtr newest_ DDP_GUARDED_BY(newest_mutex_);  // of the comparisons; null: there was none
     Mutex spoiled_mutex_;
     bool is_spoiled_ DDP_GUARDED_BY(spoiled_mutex_) = false;
-    // in pinned memory, once there is a path
+    // in pinned memory, once there is a graph
     std::shared_ptr<std::uint32_t> spoiled_ DDP_GUARDED_BY(spoiled_mutex_);
     std::map<std::pair<ddp_device_kind, std::int32_t>, std::unique_ptr<DevicePath>> paths_;
 };
