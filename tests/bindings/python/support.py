@@ -16,12 +16,16 @@ RANK = int(os.environ.get("RANK", -1))  # -1: not started by ddprun
 
 
 def need(*names):
-    """Goes on where these modules are: in this Python, or in that of frameworks_test.py, which then takes over. Skips the test otherwise."""
+    """Goes on where these modules are: in this Python, in that of frameworks_test.py, or in that of DDP_TORCH_PYTHON, which then takes over.
+    Skips the test otherwise."""
     missing = [name for name in names if importlib.util.find_spec(name) is None]
     if not missing:
         return
-    python = os.path.join(os.environ.get("DDP_FRAMEWORKS", ""), "bin", "python")
-    if os.path.exists(python) and os.environ.pop("DDP_FRAMEWORKS", None):
+    folder, other = os.environ.pop("DDP_FRAMEWORKS", None), None
+    if not folder:
+        other = os.environ.pop("DDP_TORCH_PYTHON", None)
+    python = os.path.join(folder, "bin", "python") if folder else other
+    if python and os.path.exists(python):
         os.execv(python, [python, "-B", *sys.argv])
     print(f"skipped: {', '.join(missing)} not installed")
     sys.exit()
