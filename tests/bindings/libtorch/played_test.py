@@ -12,13 +12,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "python/played"))
 import played  # noqa: E402
 
-reason = played.why_not()
-if reason and os.environ.get("DDP_TORCH_PYTHON"):
-    python = os.environ.pop("DDP_TORCH_PYTHON")
-    os.execv(python, [python, "-B", *sys.argv])
-if reason:
-    print(f"skipped: {reason}")
-    sys.exit()
+played.need()
 
 from libtorch_test import Toolchain, torch_folder  # noqa: E402
 

@@ -1,6 +1,7 @@
 """For the tests of ddp.torch: a test case on ranks, and a small module. It skips the test where PyTorch is not installed."""
 import os
 import sys
+import tempfile
 import unittest
 
 import support
@@ -8,7 +9,7 @@ import support
 support.need("torch")
 
 import torch  # noqa: E402  (only where it is)
-from torch import nn  # noqa: E402
+from torch import distributed, nn  # noqa: E402
 
 from ddp.torch import process_group  # noqa: E402
 
@@ -46,3 +47,19 @@ class OnRanks(unittest.TestCase):
     def inputs(self, rank=None):
         """The inputs of this rank, or of another one."""
         return torch.ones(2, 3) * (1 + (self.rank if rank is None else rank))
+
+
+class BesidePyTorch(OnRanks):
+    """With the ranks in a group of torch.distributed, too."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        path = torch.tensor(list(tempfile.mktemp().encode().ljust(200)), dtype=torch.uint8)
+        cls.group.broadcast(path, 0)
+        distributed.init_process_group("gloo", init_method=f"file://{bytes(path.tolist()).decode().strip()}", rank=cls.rank,
+                                       world_size=cls.world)
+
+    @classmethod
+    def tearDownClass(cls):
+        distributed.destroy_process_group()

@@ -5,11 +5,10 @@
 import copy
 import gc
 import pickle
-import tempfile
 import weakref
 
 import support
-from torch_case import Network, OnRanks  # before PyTorch, which may not be there
+from torch_case import BesidePyTorch, Network  # before PyTorch, which may not be there
 
 import torch
 from torch import distributed, nn
@@ -27,19 +26,7 @@ class Box:
         self.tensor = tensor
 
 
-class Interface(OnRanks):
-    @classmethod
-    def setUpClass(cls):
-        super().setUpClass()
-        path = torch.tensor(list(tempfile.mktemp().encode().ljust(200)), dtype=torch.uint8)
-        cls.group.broadcast(path, 0)
-        distributed.init_process_group("gloo", init_method=f"file://{bytes(path.tolist()).decode().strip()}", rank=cls.rank,
-                                       world_size=cls.world)
-
-    @classmethod
-    def tearDownClass(cls):
-        distributed.destroy_process_group()
-
+class Interface(BesidePyTorch):
     def mean_of(self, module, function=lambda module, x: module(x).square().sum(), ranks=None):
         """The gradients that the inputs of all ranks give, over the world size."""
         module.zero_grad()

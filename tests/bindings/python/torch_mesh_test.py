@@ -3,7 +3,6 @@
     torch_mesh_test.py     on 2 and on 4 ranks. DDP_TORCH_PYTHON names a Python with a newer PyTorch, if this one's is older
 """
 import pickle
-import tempfile
 
 import support
 import torch_case
@@ -11,7 +10,7 @@ import torch_case
 torch_case.need(2, 2)
 
 import torch  # noqa: E402
-from torch import distributed, nn  # noqa: E402
+from torch import nn  # noqa: E402
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh  # noqa: E402
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor  # noqa: E402
 
@@ -19,19 +18,7 @@ import ddp  # noqa: E402
 from ddp.torch import DistributedDataParallel  # noqa: E402
 
 
-class Meshes(torch_case.OnRanks):
-    @classmethod
-    def setUpClass(cls):
-        super().setUpClass()
-        path = torch.tensor(list(tempfile.mktemp().encode().ljust(200)), dtype=torch.uint8)
-        cls.group.broadcast(path, 0)
-        distributed.init_process_group("gloo", init_method=f"file://{bytes(path.tolist()).decode().strip()}", rank=cls.rank,
-                                       world_size=cls.world)
-
-    @classmethod
-    def tearDownClass(cls):
-        distributed.destroy_process_group()
-
+class Meshes(torch_case.BesidePyTorch):
     def compare(self, mesh, ranks):
         """Gradients and weights of PyTorch's class with the same mesh, bit for bit with two ranks."""
         theirs, ours = torch_case.Network(), torch_case.Network()

@@ -5,7 +5,6 @@
 The numbers are those of BatchNorm in one process on the CPU that has the whole batch. PyTorch has the kernels for CUDA only, so they
 are here.
 """
-import os
 import pathlib
 import sys
 import tempfile
@@ -14,13 +13,7 @@ import unittest
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "played"))
 import played  # noqa: E402
 
-reason = played.why_not()
-if reason and os.environ.get("DDP_TORCH_PYTHON"):
-    python = os.environ.pop("DDP_TORCH_PYTHON")
-    os.execv(python, [python, "-B", *sys.argv])
-if reason:
-    print(f"skipped: {reason}")
-    sys.exit()
+played.need()
 
 import support  # noqa: E402
 

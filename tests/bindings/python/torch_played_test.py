@@ -18,13 +18,7 @@ import unittest.mock
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "played"))
 import played  # noqa: E402
 
-reason = played.why_not()
-if reason and os.environ.get("DDP_TORCH_PYTHON"):
-    python = os.environ.pop("DDP_TORCH_PYTHON")
-    os.execv(python, [python, "-B", *sys.argv])
-if reason:
-    print(f"skipped: {reason}")
-    sys.exit()
+played.need()
 
 import support  # noqa: E402
 

@@ -6,7 +6,6 @@ import contextlib
 import copy
 import dataclasses
 import pickle
-import tempfile
 import unittest.mock
 import warnings
 
@@ -99,19 +98,7 @@ def without_streams():
         yield
 
 
-class Precisions(torch_case.OnRanks):
-    @classmethod
-    def setUpClass(cls):
-        super().setUpClass()
-        path = torch.tensor(list(tempfile.mktemp().encode().ljust(200)), dtype=torch.uint8)
-        cls.group.broadcast(path, 0)
-        distributed.init_process_group("gloo", init_method=f"file://{bytes(path.tolist()).decode().strip()}", rank=cls.rank,
-                                       world_size=cls.world)
-
-    @classmethod
-    def tearDownClass(cls):
-        distributed.destroy_process_group()
-
+class Precisions(torch_case.BesidePyTorch):
     def inputs_of(self, rank, number=0):
         torch.manual_seed(100 * rank + number)
         return torch.randn(3, 6)

@@ -8,6 +8,7 @@ import hashlib
 import os
 import pathlib
 import subprocess
+import sys
 import types
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -24,6 +25,17 @@ def why_not():
         return (f"in PyTorch {torch.__version__}, autograd knows no streams of a device that it does not have itself: 2.6 or newer is "
                 "needed. DDP_TORCH_PYTHON names a Python that has it")
     return None
+
+
+def need():
+    """Goes on where it can be played: in this Python, or in that of DDP_TORCH_PYTHON, which then takes over. Skips the test otherwise."""
+    reason, python = why_not(), os.environ.get("DDP_TORCH_PYTHON")
+    if reason and python:
+        del os.environ["DDP_TORCH_PYTHON"]
+        os.execv(python, [python, "-B", *sys.argv])
+    if reason:
+        print(f"skipped: {reason}")
+        sys.exit()
 
 
 def build(compiler, fake_device, folder):
