@@ -116,6 +116,12 @@ typedef struct ddp_collective {
     /* Add the bytes of gradients that this rank copies from or to the backend's own memory. NULL:
      * do not count. */
     uint64_t* copied_bytes;
+    /* With DDP_BACKEND_COUNTS, for REDUCE_SCATTER and ALLGATHER: the elements of each rank's part,
+     * world_size numbers, the same on every rank. The parts stand one after another, `count` is
+     * their sum, and the operation is in place: `recv` of a reduce_scatter is this rank's part of
+     * `send`, whose other parts hold anything afterwards; `send` of an allgather is this rank's
+     * part of `recv`. NULL: every part has `count` elements. */
+    const uint64_t* counts;
 } ddp_collective;
 
 enum {
@@ -145,7 +151,10 @@ enum {
     /* With DDP_BACKEND_CUDA: ddp_collective.stream may be captured into a graph. The operation then
      * only enqueues there, and each launch of the graph runs it again, with the same memory, while
      * the transport lives. */
-    DDP_BACKEND_CAPTURES = 1u << 9
+    DDP_BACKEND_CAPTURES = 1u << 9,
+    /* run knows ddp_collective.counts. Otherwise libddp carries such operations out with allreduce
+     * and broadcasts. */
+    DDP_BACKEND_COUNTS = 1u << 10
 };
 
 /* The functions of a backend. One thread at a time calls `match`, `run` and `ready`, not always the

@@ -8,6 +8,7 @@
 
 #include "kernels/dtype.h"
 #include "kernels/on_device.h"
+#include "kernels/parts.h"
 #include "util/deadline.h"
 #include "util/error.h"
 
@@ -61,12 +62,15 @@ private:
     std::array<Pinned, 3> pinned_;
 };
 
-// A collective's input is `in` pieces and its output `out` pieces of `count` elements, one after
-// another; each chunk takes the same `step` elements of every piece. In pinned memory the input
-// stands first. The output takes its place if they are alike.
+// A collective's input is `in` pieces and its output `out` pieces, one after another; each chunk
+// takes the same `step` elements of every piece, as far as it has them. In pinned memory the input
+// stands first. The output takes its place if they are alike, or if the operation is in place.
 struct DevicePath::HostRelay::Cut {
     Cut(const ddp_collective& op, std::size_t rank, std::size_t world)
         : collective(op), item(dtype_size(op.dtype)), deadline(Deadline::after_ms(op.timeout_ms)) {
+        longest = op.count;
+        if (op.counts)
+            longest = static_cast<std::size_t>(*std::max_element(op.counts, op.counts + world));
         switch (op.kind) {
             case DDP_COLLECTIVE_ALLGATHER:
                 out = world;
@@ -74,6 +78,7 @@ struct DevicePath::HostRelay::Cut {
                 break;
             case DDP_COLLECTIVE_REDUCE_SCATTER:
                 in = world;
+                result = rank;
                 break;
             case DDP_COLLECTIVE_BROADCAST:
                 (static_cast<std::size_t>(op.root) == rank ? out : in) = 0;
@@ -85,31 +90,37 @@ struct DevicePath::HostRelay::Cut {
                 break;
         }
         step = std::max<std::size_t>(kChunkBytes / item / std::max({in, out, std::size_t{1}}), 1);
-        step = std::min(step, std::max<std::size_t>(op.count, 1));
+        step = std::min(step, std::max<std::size_t>(longest, 1));
     }
 
-    std::size_t chunks() const {
-        return std::max<std::size_t>((collective.count + step - 1) / step, 1);
-    }
-    std::size_t begin(std::size_t chunk) const { return chunk * step; }
-    std::size_t size(std::size_t chunk) const {
-        return std::min(step, collective.count - begin(chunk));
+    std::size_t chunks() const { return std::max<std::size_t>((longest + step - 1) / step, 1); }
+    std::size_t size(std::size_t piece, std::size_t chunk) const {
+        const std::size_t count = part_count(collective, static_cast<int>(piece));
+        return std::min(step, count - std::min(count, chunk * step));
     }
     std::size_t bytes() const {
         return step * item * (in > 1 ? in + out : std::max({in, out, std::size_t{1}}));
     }
-    // Where the output stands in pinned memory, in elements.
-    std::size_t output(std::size_t chunk) const { return in > 1 ? in * size(chunk) : 0; }
+    // Where a piece of the chunk stands in pinned memory among those before it, in elements.
+    std::size_t place(std::size_t piece, std::size_t chunk) const {
+        std::size_t before = 0;
+        for (std::size_t p = 0; p < piece; ++p) before += size(p, chunk);
+        return before;
+    }
+    // Where the output stands there.
+    std::size_t output(std::size_t chunk) const {
+        return in <= 1 ? 0 : place(collective.counts ? result : in, chunk);
+    }
     // Where a chunk's part of a piece stands in device memory.
     std::size_t offset(std::size_t piece, std::size_t chunk) const {
-        return (piece * collective.count + begin(chunk)) * item;
+        return (part_begin(collective, static_cast<int>(piece)) + chunk * step) * item;
     }
 
     const ddp_collective& collective;
     const std::size_t item;
     const Deadline deadline;
-    std::size_t in = 1, out = 1, own = 0;
-    std::size_t step = 0;
+    std::size_t in = 1, out = 1, own = 0, result = 0;
+    std::size_t longest = 0, step = 0;
 };
 
 DevicePath::HostRelay::HostRelay(StreamPtr down, Transport& host, std::int32_t rank,
@@ -156,9 +167,9 @@ void DevicePath::HostRelay::fetch(const Cut& cut, std::size_t chunk) {
     if (buffer.free) down_->wait(*buffer.free);
     for (std::size_t piece = 0; piece < cut.in; ++piece)
         down_->copy_to_host(
-            buffer.memory.get() + (cut.own + piece) * cut.size(chunk) * cut.item,
+            buffer.memory.get() + cut.place(cut.own + piece, chunk) * cut.item,
             static_cast<const std::byte*>(cut.collective.send) + cut.offset(piece, chunk),
-            cut.size(chunk) * cut.item);
+            cut.size(cut.own + piece, chunk) * cut.item);
     buffer.fetched = down_->record();
 }
 
@@ -167,10 +178,17 @@ void DevicePath::HostRelay::reduce(const Cut& cut, std::size_t chunk) {
     Pinned& buffer = pinned(chunk);
     wait_for(cut, *buffer.fetched);
     ddp_collective part = cut.collective;
+    std::vector<std::uint64_t> counts;
     part.device = {DDP_DEVICE_CPU, 0};
     part.stream = nullptr;
-    part.count = cut.size(chunk);
-    part.send = buffer.memory.get() + cut.own * part.count * cut.item;
+    part.count = cut.size(0, chunk);
+    if (part.counts) {
+        for (std::size_t piece = 0; piece < world_; ++piece)
+            counts.push_back(cut.size(piece, chunk));
+        part.counts = counts.data();
+        part.count = cut.place(world_, chunk);
+    }
+    part.send = buffer.memory.get() + cut.place(cut.own, chunk) * cut.item;
     part.recv = buffer.memory.get() + cut.output(chunk) * cut.item;
     if (chunk > 0) part.signature_size = 0;
     host_.run(part);
@@ -182,8 +200,8 @@ void DevicePath::HostRelay::give_back(const Cut& cut, std::size_t chunk) {
     for (std::size_t piece = 0; piece < cut.out; ++piece)
         up_->copy_to_device(
             static_cast<std::byte*>(cut.collective.recv) + cut.offset(piece, chunk),
-            buffer.memory.get() + (cut.output(chunk) + piece * cut.size(chunk)) * cut.item,
-            cut.size(chunk) * cut.item);
+            buffer.memory.get() + (cut.output(chunk) + cut.place(piece, chunk)) * cut.item,
+            cut.size(cut.result + piece, chunk) * cut.item);
     buffer.free = up_->record();
 }
 
@@ -210,9 +228,11 @@ void DevicePath::run(ddp_collective collective, const Division& division,
     try {
         if (in_graph) keep_in_graph(submitted.memory);
         if (division.before != 1) {
-            on_device::transfer(*stream_, {{collective.recv, collective.send, collective.count}},
+            void* const all =
+                collective.counts ? const_cast<void*>(collective.send) : collective.recv;
+            on_device::transfer(*stream_, {{all, collective.send, collective.count}},
                                 collective.dtype, collective.dtype, division.before);
-            collective.send = collective.recv;
+            collective.send = all;
         }
         if (config_.world == 1)
             run_alone(collective);
@@ -222,8 +242,9 @@ void DevicePath::run(ddp_collective collective, const Division& division,
             relay_->run(collective);
         if (division.after != 1) {
             const DeviceStream& end = relay_ ? relay_->up() : *stream_;
-            on_device::transfer(end, {{collective.recv, collective.recv, collective.count}},
-                                collective.dtype, collective.dtype, division.after);
+            on_device::transfer(
+                end, {{collective.recv, collective.recv, part_count(collective, config_.rank)}},
+                collective.dtype, collective.dtype, division.after);
         }
         if (in_graph && config_.world > 1) spoil_if_broken(collective);
     } catch (...) {
@@ -246,10 +267,10 @@ void DevicePath::keep_in_graph(std::shared_ptr<const void> memory) const {
 
 // Behind an operation in a graph. One that was aborted leaves anything.
 void DevicePath::spoil_if_broken(const ddp_collective& c) const {
-    const bool from_all = c.kind == DDP_COLLECTIVE_ALLGATHER;
-    const std::size_t pieces = from_all ? static_cast<std::size_t>(config_.world) : 1;
+    const std::size_t count = c.kind == DDP_COLLECTIVE_ALLGATHER ? all_parts(c, config_.world)
+                                                                 : part_count(c, config_.rank);
     const auto spoiled = config_.spoiled();
-    on_device::spoil(*stream_, c.recv, pieces * c.count * dtype_size(c.dtype), spoiled.get());
+    on_device::spoil(*stream_, c.recv, count * dtype_size(c.dtype), spoiled.get());
     keep_in_graph(spoiled);
 }
 

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <numeric>
 #include <utility>
 
 #include "comm/comparisons.h"
@@ -9,6 +10,7 @@
 #include "comm/signature.h"
 #include "kernels/arithmetic.h"
 #include "kernels/dtype.h"
+#include "kernels/parts.h"
 #include "util/interrupt.h"
 
 namespace libddp {
@@ -41,8 +43,12 @@ void validate(const Collective& c, const OpTag& tag, std::int32_t world) {
              world - 1);
     if (c.count > SIZE_MAX / 16 / static_cast<std::size_t>(world))
         fail(DDP_ERROR_INVALID_ARGUMENT, "count ", c.count, " is too large");
-    if (c.kind == DDP_COLLECTIVE_REDUCE_SCATTER && !c.send && c.count > 0)
+    if (c.kind == DDP_COLLECTIVE_REDUCE_SCATTER && !c.send && !c.counts && c.count > 0)
         fail(DDP_ERROR_INVALID_ARGUMENT, "send is NULL: reduce_scatter does not work in place");
+    if (c.counts &&
+        (c.counts->size() != static_cast<std::size_t>(world) || c.send ||
+         std::accumulate(c.counts->begin(), c.counts->end(), std::uint64_t{0}) != c.count))
+        fail(DDP_ERROR_INTERNAL, "parts of ", c.counts->size(), " ranks are not the message");
     if (!is_cpu(c.device)) {
         if (!tag.order.stream || !same_device(tag.order.stream->device(), c.device))
             fail(DDP_ERROR_INTERNAL, "a collective on ", device_name(c.device),
@@ -181,9 +187,11 @@ void LinkOperation::begin() {
     op_.timeout_ms = link_.config_.timeout_ms;
     op_.device = c.device;
     op_.copied_bytes = &copied_;
+    if (c.counts) op_.counts = c.counts->data();
     if (c.kind == DDP_COLLECTIVE_ALLGATHER && !c.send)
-        op_.send = static_cast<const std::byte*>(c.recv) +
-                   dtype_size(c.dtype) * c.count * static_cast<std::size_t>(link_.rank());
+        op_.send = part_of(op_, c.recv, link_.rank());
+    if (c.kind == DDP_COLLECTIVE_REDUCE_SCATTER && c.counts)
+        op_.recv = part_of(op_, c.recv, link_.rank());
     if (reduces(c.kind) && c.op == DDP_AVG) place_division();
     // Operations of a device's own backend are compared on the host.
     if (checked_ && link_.transport_->has(DDP_BACKEND_COMPARES) && !on_device_transport()) {
@@ -195,14 +203,14 @@ void LinkOperation::begin() {
 
 // The only place that decides where a mean is divided. DDP_AVG is a sum with a scale. A backend
 // that cannot apply it gets values that are divided before, which keeps sums of low precision
-// finite. Division after the sum is for integers, which division before would ruin, and for
-// reduce_scatter, whose input belongs to the program.
+// finite. Division after the sum is for integers, which division before would ruin, and for a
+// reduce_scatter that is not in place, whose input belongs to the program.
 void LinkOperation::place_division() {
     const Transport& transport =
         on_device_transport() ? *link_.devices_->transport() : *link_.transport_;
     const bool fuses = transport.has(DDP_BACKEND_FUSES_SCALE);
-    const bool before =
-        collective_.kind == DDP_COLLECTIVE_ALLREDUCE && is_floating(collective_.dtype);
+    const bool in_place = collective_.kind == DDP_COLLECTIVE_ALLREDUCE || collective_.counts;
+    const bool before = in_place && is_floating(collective_.dtype);
     op_.op = DDP_SUM;
     (fuses ? op_.scale : before ? division_.before : division_.after) = 1.0 / link_.world();
 }
@@ -255,12 +263,13 @@ ErrorInfo LinkOperation::run() noexcept try {
             run_on_device();
         } else if (result.ok()) {
             if (division_.before != 1) {
-                cpu::scale_copy(op_.recv, op_.send, op_.count, op_.dtype, division_.before);
-                op_.send = op_.recv;
+                cpu::scale_copy(collective_.recv, op_.send, op_.count, op_.dtype, division_.before);
+                op_.send = collective_.recv;
             }
             link_.transport_->run(op_);
             if (division_.after != 1)
-                cpu::scale_copy(op_.recv, op_.recv, op_.count, op_.dtype, division_.after);
+                cpu::scale_copy(op_.recv, op_.recv, part_count(op_, link_.rank()), op_.dtype,
+                                division_.after);
         }
         if (tag_.traffic) tag_.traffic->copied.fetch_add(copied_, std::memory_order_relaxed);
     } catch (...) {

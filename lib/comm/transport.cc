@@ -3,9 +3,11 @@
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include "comm/registry.h"
+#include "kernels/dtype.h"
 #include "record/operation.h"
 #include "util/boundary.h"
 #include "util/deadline.h"
@@ -136,10 +138,31 @@ void Transport::leave() {
 }
 
 void Transport::run(const ddp_collective& collective) {
+    if (collective.counts && !has(DDP_BACKEND_COUNTS)) return run_in_parts(collective);
     auto failure = no_failure();
     const ddp_status status = backend_->run(transport_, &collective, &failure);
     if (status != DDP_OK)
         check(status, failure, str("run() of ", collective_name(collective.kind)), "");
+}
+
+// Where the backend knows parts of one size only. Ranks have compared their signatures once.
+void Transport::run_in_parts(ddp_collective c) {
+    const std::uint64_t* const counts = std::exchange(c.counts, nullptr);
+    if (c.kind == DDP_COLLECTIVE_REDUCE_SCATTER) {
+        c.kind = DDP_COLLECTIVE_ALLREDUCE;
+        c.recv = const_cast<void*>(c.send);
+        return run(c);
+    }
+    c.kind = DDP_COLLECTIVE_BROADCAST;
+    auto* next = static_cast<std::byte*>(c.recv);
+    for (c.root = 0; c.root < setup_.world; ++c.root) {
+        c.count = static_cast<std::size_t>(counts[c.root]);
+        c.send = c.recv = next;
+        next += c.count * dtype_size(c.dtype);
+        if (c.count == 0) continue;
+        run(c);
+        c.signature_size = 0;
+    }
 }
 
 bool Transport::has_ready() const {

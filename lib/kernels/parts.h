@@ -1,0 +1,36 @@
+// The parts of a message of which each rank has one: of an allgather, and of a reduce_scatter.
+#pragma once
+
+#include <cstddef>
+
+#include "ddp/backend.h"
+#include "kernels/dtype.h"
+
+namespace libddp {
+
+// Elements of a rank's part, and before it.
+inline std::size_t part_count(const ddp_collective& c, int rank) {
+    return c.counts ? static_cast<std::size_t>(c.counts[rank]) : c.count;
+}
+inline std::size_t part_begin(const ddp_collective& c, int rank) {
+    if (!c.counts) return c.count * static_cast<std::size_t>(rank);
+    std::size_t begin = 0;
+    for (int r = 0; r < rank; ++r) begin += static_cast<std::size_t>(c.counts[r]);
+    return begin;
+}
+
+// The same in bytes. part_of: where in the memory of all parts.
+inline std::size_t part_bytes(const ddp_collective& c, int rank) {
+    return part_count(c, rank) * dtype_size(c.dtype);
+}
+inline std::byte* part_of(const ddp_collective& c, const void* all, int rank) {
+    return const_cast<std::byte*>(static_cast<const std::byte*>(all)) +
+           part_begin(c, rank) * dtype_size(c.dtype);
+}
+
+// Elements of all parts.
+inline std::size_t all_parts(const ddp_collective& c, int world) {
+    return c.counts ? c.count : c.count * static_cast<std::size_t>(world);
+}
+
+}  // namespace libddp
