@@ -8,11 +8,10 @@
 #include <cstddef>
 #include <memory>
 #include <utility>
-#include <vector>
 
+#include "comm/collective.h"
 #include "comm/tag.h"
 #include "comm/work.h"
-#include "ddp/backend.h"
 #include "ddp/group.h"
 #include "rendezvous/store.h"
 #include "util/process.h"
@@ -20,21 +19,6 @@
 namespace libddp {
 
 class Link;
-
-// A collective as callers ask for it. send null: in place. Memory of a device: with a tag that has
-// a stream of that device. counts: of the elements of each rank's part; `recv` is then all parts,
-// and `count` their sum.
-struct Collective {
-    ddp_collective_kind kind = DDP_COLLECTIVE_BARRIER;
-    const void* send = nullptr;
-    void* recv = nullptr;
-    std::size_t count = 0;
-    ddp_dtype dtype = DDP_U8;
-    ddp_reduce_op op = DDP_SUM;
-    std::int32_t root = 0;
-    ddp_device device{DDP_DEVICE_CPU, 0};
-    std::shared_ptr<const std::vector<std::uint64_t>> counts{};
-};
 
 class Group : public std::enable_shared_from_this<Group> {
 public:

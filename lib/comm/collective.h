@@ -1,0 +1,27 @@
+// A collective as callers ask for it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "ddp/backend.h"
+
+namespace libddp {
+
+// send null: in place. Memory of a device: with a tag that has a stream of that device. counts: the
+// elements of each rank's part; `recv` is then all parts, and `count` their sum.
+struct Collective {
+    ddp_collective_kind kind = DDP_COLLECTIVE_BARRIER;
+    const void* send = nullptr;
+    void* recv = nullptr;
+    std::size_t count = 0;
+    ddp_dtype dtype = DDP_U8;
+    ddp_reduce_op op = DDP_SUM;
+    std::int32_t root = 0;
+    ddp_device device{DDP_DEVICE_CPU, 0};
+    std::shared_ptr<const std::vector<std::uint64_t>> counts{};
+};
+
+}  // namespace libddp
