@@ -46,6 +46,7 @@
 %include "ddp/check.h"
 %include "ddp/in_place.h"
 %include "ddp/round_robin.h"
+%include "ddp/shard.h"
 %include "ddp/sparse.h"
 %include "ddp/participation.h"
 %include "ddp/freeze.h"

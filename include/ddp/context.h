@@ -67,7 +67,8 @@ enum {
     DDP_CONTEXT_AUTOTUNE = 1u << 15,
     /* With FIND_UNUSED or STATIC_GRAPH: the program adds to gradients. participation.h. Not for
      * sums */
-    DDP_CONTEXT_ACCUMULATE = 1u << 16
+    DDP_CONTEXT_ACCUMULATE = 1u << 16,
+    DDP_CONTEXT_SHARD = 1u << 17 /* each rank updates a share of the parameters: shard.h */
 };
 
 /* All ranks must give the same values. */

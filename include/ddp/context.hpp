@@ -147,6 +147,25 @@ public:
         std::function<void(ddp_group* group, const ddp_tensor* const* buffers, std::size_t count)>;
     using BucketFunction = std::function<void(ddp_group* group, ddp_bucket* bucket)>;
 
+    /* Shards: shard.h. */
+    void set_owner(ddp_param param, ddp_owner owner, double cost = 0) {
+        detail::call(ddp_set_owner, get(), param, owner, cost);
+    }
+    std::vector<ddp_piece> pieces() {
+        std::vector<ddp_piece> all(static_cast<std::size_t>(ddp_piece_count(get())));
+        for (std::size_t i = 0; i < all.size(); ++i) {
+            all[i].struct_size = sizeof all[i];
+            detail::call(ddp_piece_get, get(), static_cast<std::int32_t>(i), &all[i]);
+        }
+        return all;
+    }
+    void publish() {
+        detail::call(ddp_publish, get());
+    }
+    void wait_value(ddp_param param) {
+        detail::call(ddp_wait_value, get(), param);
+    }
+
     /* The slices of a tensor: in_place.h. The first of their indices. */
     template <class T>
     ddp_param add_slices(const std::string& name, const std::vector<std::int64_t>& shape, T* data,

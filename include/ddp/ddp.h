@@ -29,6 +29,7 @@
 #include "plan.h"
 #include "record.h"
 #include "round_robin.h"
+#include "shard.h"
 #include "sparse.h"
 #include "stats.h"
 #include "store_more.h"

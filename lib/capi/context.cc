@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <optional>
+#include <utility>
 
 #include "capi/context.h"
 #include "capi/param.h"
@@ -28,7 +29,7 @@ constexpr std::uint32_t kContextFlags =
     DDP_CONTEXT_SKIP_UNUSED_BUCKETS | DDP_CONTEXT_JOIN | DDP_CONTEXT_DIVIDE_BY_PRESENT |
     DDP_CONTEXT_STOP_AT_FIRST_JOIN | DDP_CONTEXT_CONSENSUS_ORDER | DDP_CONTEXT_CHECK |
     DDP_CONTEXT_REFUSE_NONFINITE | DDP_CONTEXT_SKIP_NONFINITE | DDP_CONTEXT_VERIFY_BUFFERS |
-    DDP_CONTEXT_AUTOTUNE | DDP_CONTEXT_ACCUMULATE;
+    DDP_CONTEXT_AUTOTUNE | DDP_CONTEXT_ACCUMULATE | DDP_CONTEXT_SHARD;
 constexpr std::uint32_t kMostUses = 1u << 20;
 constexpr std::uint64_t kMostCaps = 1u << 20;
 
@@ -61,6 +62,14 @@ void check_flags(std::uint32_t flags) {
         fail_call(DDP_ERROR_INVALID_ARGUMENT,
                   "options->flags: DDP_CONTEXT_AUTOTUNE rebuilds the buckets, which "
                   "DDP_CONTEXT_NO_REBUILD forbids");
+    constexpr std::pair<std::uint32_t, const char*> not_with_shards[] = {
+        {DDP_CONTEXT_JOIN, "DDP_CONTEXT_JOIN: a rank in ddp_join could not update what it owns"},
+        {DDP_CONTEXT_AUTOTUNE, "DDP_CONTEXT_AUTOTUNE, which rebuilds the buckets"},
+        {DDP_CONTEXT_CONSENSUS_ORDER, "DDP_CONTEXT_CONSENSUS_ORDER, which rebuilds the buckets"}};
+    for (const auto& [flag, text] : not_with_shards)
+        if ((flags & DDP_CONTEXT_SHARD) && (flags & flag))
+            fail_call(DDP_ERROR_UNSUPPORTED,
+                      "options->flags: DDP_CONTEXT_SHARD does not work with ", text);
     constexpr std::uint32_t nonfinite = DDP_CONTEXT_REFUSE_NONFINITE | DDP_CONTEXT_SKIP_NONFINITE;
     if ((flags & nonfinite) == nonfinite)
         fail_call(DDP_ERROR_INVALID_ARGUMENT,
@@ -156,6 +165,9 @@ ContextOptions read_options(const ddp_context_options* options, const Group& gro
     if (o.rebuild_interval < 0)
         fail_call(DDP_ERROR_INVALID_ARGUMENT, "options->rebuild_interval is ", o.rebuild_interval,
                   "; it must not be negative");
+    if (o.rebuild_interval > 0 && (o.flags & DDP_CONTEXT_SHARD))
+        fail_call(DDP_ERROR_UNSUPPORTED, "options->rebuild_interval is ", o.rebuild_interval,
+                  "; with DDP_CONTEXT_SHARD buckets stay as they are");
     auto has = [&o](std::uint32_t flag) { return (o.flags & flag) != 0; };
     ContextOptions result;
     auto& reducer = result.reducer;
@@ -163,7 +175,8 @@ ContextOptions read_options(const ddp_context_options* options, const Group& gro
     reducer.tune_caps = has(DDP_CONTEXT_AUTOTUNE);
     reducer.first_cap = o.first_bucket_cap_bytes;
     reducer.mean = o.reduction != DDP_REDUCTION_SUM;
-    reducer.rebuild = !has(DDP_CONTEXT_NO_REBUILD);
+    reducer.shard = has(DDP_CONTEXT_SHARD);
+    reducer.rebuild = !has(DDP_CONTEXT_NO_REBUILD) && !reducer.shard;
     reducer.accumulate = has(DDP_CONTEXT_ACCUMULATE);
     reducer.consensus_order = has(DDP_CONTEXT_CONSENSUS_ORDER);
     reducer.rebuild_interval = o.rebuild_interval;
@@ -271,7 +284,7 @@ ddp_status ddp_register_param(ddp_context* context, const ddp_param_desc* desc, 
 ddp_status ddp_register_buffer(ddp_context* context, const ddp_param_desc* desc,
                                ddp_error** error) {
     return guard(error, "ddp_register_buffer",
-                 [&] { context_of(context).register_buffer(read_param(desc, 0)); });
+                 [&] { context_of(context).building().add_buffer(read_param(desc, 0)); });
 }
 
 ddp_status ddp_commit(ddp_context* context, ddp_error** error) {

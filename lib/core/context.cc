@@ -25,9 +25,9 @@ std::vector<std::int32_t> Context::register_params(std::vector<Param> params) {
     return model_.table.add_params(std::move(params));
 }
 
-void Context::register_buffer(Param buffer) {
+ParamTable& Context::building() {
     require_building();
-    model_.table.add_buffer(std::move(buffer));
+    return model_.table;
 }
 
 // Its first parameter that is frozen; -1: none.
@@ -97,6 +97,11 @@ const HookPtr& Context::hook() const {
 
 void Context::set_hook(HookPtr hook) {
     if (!hook) hook = std::make_shared<AllreduceHook>();
+    if (model_.options.reducer.shard && !hook->keeps_models_alike())
+        fail_call(DDP_ERROR_UNSUPPORTED,
+                  "with DDP_CONTEXT_SHARD the owner of an element needs the "
+                  "gradients of all ranks, and the hook ",
+                  hook->name(), " does not reduce them");
     hook_name_ = hook->name();
     if (auto* reducer = this->reducer())
         reducer->set_hook(std::move(hook));
@@ -144,6 +149,10 @@ void Context::set_group(std::shared_ptr<Group> group) {
 
 void Context::adopt_plan(const std::string& text) {
     auto* reducer = this->reducer();
+    if (reducer && model_.options.reducer.shard)
+        fail_call(DDP_ERROR_INVALID_STATE,
+                  "with DDP_CONTEXT_SHARD the plan decides who owns what, "
+                  "so it stays; adopt one before ddp_commit");
     if (!reducer) {
         building_.plan_text = text;
         return;

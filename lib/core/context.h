@@ -29,7 +29,8 @@ public:
 
     // All or none.
     std::vector<std::int32_t> register_params(std::vector<Param> params);
-    void register_buffer(Param buffer);
+    // The table, to which buffers and facts may be added. Throws after commit.
+    ParamTable& building();
     void commit();
 
     void step_begin();

@@ -50,9 +50,9 @@ void HostGradients::keep(std::int32_t param, const Gradient& gradient) {
 
 void HostGradients::convert_result(const ddp_bucket& bucket, const BucketTensor& tensor,
                                    void* target) {
-    const auto count = static_cast<std::size_t>(tensor.count);
-    const auto* source = static_cast<const std::byte*>(bucket.result) +
-                         bucket.first_element(tensor) * dtype_size(bucket.result_dtype);
+    const auto count = static_cast<std::size_t>(tensor.owned);
+    const std::byte* const source = bucket.owned_result(tensor);
+    target = bucket.first_owned(target, tensor);
     if (bucket.result_dtype == bucket.dtype)
         cpu::scale_copy(target, source, count, bucket.dtype, 1);
     else
@@ -212,12 +212,13 @@ void DeviceGradients::keep_views(const ddp_bucket& described) {
 void DeviceGradients::take_result(const ddp_bucket& described, const BucketTensor& tensor,
                                   const Gradient& gradient) {
     void* const target = gradient.grad ? gradient.grad : tensor.gradient;
+    std::byte* const to = described.first_owned(target, tensor);
+    const auto count = static_cast<std::size_t>(tensor.owned);
     if (described.result) {
-        const auto* source = static_cast<const std::byte*>(described.result) +
-                             described.first_element(tensor) * dtype_size(described.result_dtype);
-        add_result(described, described.result_dtype, {target, source, gradient.count});
+        add_result(described, described.result_dtype, {to, described.owned_result(tensor), count});
     } else if (target != tensor.gradient) {
-        add_result(described, described.dtype, {target, tensor.gradient, gradient.count});
+        add_result(described, described.dtype,
+                   {to, described.first_owned(tensor.gradient, tensor), count});
     } else {
         return;  // it is there
     }

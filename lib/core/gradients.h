@@ -94,8 +94,10 @@ public:
             convert_result(bucket, tensor, target);
         else if (target == tensor.gradient)
             return;  // it is there
-        else if (gradient.bytes > 0)
-            std::memmove(target, tensor.gradient, gradient.bytes);
+        else if (tensor.owned > 0)
+            std::memmove(bucket.first_owned(target, tensor),
+                         bucket.first_owned(tensor.gradient, tensor),
+                         static_cast<std::size_t>(tensor.owned) * dtype_size(bucket.dtype));
         count_copied(gradient);
     }
     // A view becomes again what it was.

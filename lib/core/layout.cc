@@ -18,28 +18,43 @@ std::shared_ptr<std::byte> unowned(void* memory) {
     return {std::shared_ptr<void>(), static_cast<std::byte*>(memory)};
 }
 
+BucketPlan shared_out(BucketPlan plan, const Model& model, std::int32_t world) {
+    if (model.options.reducer.shard) share_out(plan, model.table, world);
+    return plan;
+}
+
 }  // namespace
 
 Layout::Layout(Group& group, const Model& model, BucketPlan plan)
     : model_(model),
       link_count_(group.link_count()),
-      plan_(std::move(plan)),
+      plan_(shared_out(std::move(plan), model, group.world())),
       plan_hash_(hash_plan(plan_)),
+      shards_(model.options.reducer.shard ? Shards(plan_, model.table, group.rank(), group.world())
+                                          : Shards()),
       locations_(model.table.params().size()) {
+    const bool sharded = !shards_.values().empty();
     for (std::size_t b = 0; b < plan_.buckets.size(); ++b) {
         const auto& bucket = plan_.buckets[b];
         // Memory of the link that will reduce the bucket.
         const StreamPtr stream = model_.streams.stream(bucket.device);
         const auto link = group.link(b);
+        const std::size_t bytes =
+            sharded ? std::max(bucket.bytes, shards_.values()[b].bytes) : bucket.bytes;
         if (bucket.in_place)
             memory_.push_back(unowned(model_.table[bucket.params.front()].in_place.memory));
         else
-            memory_.push_back(link->allocate(bucket.bytes, stream));
+            memory_.push_back(link->allocate(bytes, stream));
         for (std::size_t i = 0; i < bucket.params.size(); ++i) {
             Location& location = at(bucket.params[i]);
             location.place = bucket.sparse ? nullptr : memory_[b].get() + bucket.offsets[i];
             location.bucket = static_cast<std::int32_t>(b);
+            location.owned = sharded ? 0 : model_.table[bucket.params[i]].count;
         }
+    }
+    for (const ShardPiece& piece : shards_.mine()) {
+        at(piece.param).first_owned = piece.first;
+        at(piece.param).owned = piece.count;
     }
     if (model_.options.reducer.check) place_checked_views();
 }
@@ -104,10 +119,13 @@ ddp_bucket Layout::describe(std::size_t index) const {
     }
     bucket.buffer = memory_[index].get();
     bucket.count = planned.bytes / dtype_size(planned.dtype);
+    if (!planned.sections.empty())
+        bucket.sections = std::make_shared<const std::vector<BucketSection>>(planned.sections);
     for (auto id : planned.params) {
         const Param& p = model_.table[id];
         bucket.tensors.push_back({id, at(id).place, p.data, p.dtype, p.shape.data(),
-                                  static_cast<std::int32_t>(p.shape.size()), p.count});
+                                  static_cast<std::int32_t>(p.shape.size()), p.count, false,
+                                  at(id).first_owned, at(id).owned});
     }
     return bucket;
 }

@@ -9,6 +9,7 @@
 #include "comm/group.h"
 #include "core/model.h"
 #include "core/plan.h"
+#include "core/shards.h"
 #include "hooks/bucket.h"
 
 namespace libddp {
@@ -33,6 +34,7 @@ public:
     Layout(Group& group, const Model& model, BucketPlan plan);
 
     const BucketPlan& plan() const { return plan_; }
+    const Shards& shards() const { return shards_; }
     std::uint64_t plan_hash() const { return plan_hash_; }
     std::size_t size() const { return plan_.buckets.size(); }
     Gradient gradient(std::int32_t param) const;
@@ -56,6 +58,8 @@ private:
         std::byte* place = nullptr;    // in its bucket; null: sparse or ignored
         std::byte* checked = nullptr;  // in memory that a check compares; null: nothing is checked
         std::int32_t bucket = -1;      // -1: ignored
+        // the elements whose result this rank gets
+        std::int64_t first_owned = 0, owned = 0;
     };
 
     Location& at(std::int32_t param) { return locations_[static_cast<std::size_t>(param)]; }
@@ -66,8 +70,9 @@ private:
 
     const Model& model_;
     std::size_t link_count_;
-    BucketPlan plan_;
-    std::uint64_t plan_hash_;
+    const BucketPlan plan_;
+    const std::uint64_t plan_hash_;
+    const Shards shards_;
     std::vector<std::shared_ptr<std::byte>> memory_;
     std::shared_ptr<std::byte> checked_memory_;
     std::vector<Location> locations_;

@@ -17,6 +17,21 @@ const char* what_checks(const ReducerOptions& r) {
     return r.verify_interval > 0 ? "verify_interval" : nullptr;
 }
 
+// Empty: nothing stands in the way.
+std::string why_unshardable(const Param& p, bool shard) {
+    if (!shard || p.ignored) return "";
+    if (p.alone()) return "sparse or factored, and DDP_CONTEXT_SHARD shards dense gradients only";
+    if (!is_cpu(p.device))
+        return str("on ", device_name(p.device), ", and DDP_CONTEXT_SHARD shards the CPU's only");
+    if (p.in_place.asked)
+        return "registered with DDP_PARAM_IN_PLACE, and with DDP_CONTEXT_SHARD values travel "
+               "through the memory of gradients; register it without";
+    if (!p.data && p.count > 0 && p.gradient.owner != Owner::kAll)
+        return "registered without data, so no rank could publish what it has updated; give "
+               "desc.data, or let all ranks own it (ddp_set_owner)";
+    return "";
+}
+
 }  // namespace
 
 std::string ContextOptions::text() const {
@@ -37,6 +52,7 @@ std::string ContextOptions::text() const {
                                                   {r.accumulate, "accumulate"},
                                                   {r.votes, "skip unused buckets"},
                                                   {join, "join"},
+                                                  {r.shard, "shard"},
                                                   {divide_by_present, "divide by present"},
                                                   {stop_at_first_join, "stop at first join"},
                                                   {r.consensus_order, "consensus order"}};
@@ -68,6 +84,8 @@ void Model::check() const {
                 {DDP_ERROR_UNSUPPORTED, str("parameter '", p.name, "' is ", why), -1, id});
         };
         any = any || !p.ignored;
+        if (const std::string why = why_unshardable(p, options.reducer.shard); !why.empty())
+            refuse(why);
         if (const char* check = what_checks(options.reducer);
             check && !p.ignored && !is_cpu(p.device))
             refuse(str("on ", device_name(p.device), ", and ", check,

@@ -35,6 +35,7 @@ struct ReducerOptions {
     bool votes = false;        // agree bucket by bucket whether it is used at all
     bool needs_begin = false;  // every step starts with begin_step()
     bool check = false;        // look for mistakes of the program: StepCheck
+    bool shard = false;        // each rank gets the results of its own elements: Shards
     // Synced steps between comparisons of values: ValueCheck.
     std::int64_t check_interval = 0, verify_interval = 0;
     bool verify_buffers = false;

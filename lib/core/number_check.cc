@@ -74,12 +74,14 @@ std::optional<BadNumber> NumberCheck::in_factors(std::int32_t param,
 
 std::optional<BadNumber> NumberCheck::in_tensor(const ddp_bucket& bucket,
                                                 const BucketTensor& tensor) const {
-    const auto count = static_cast<std::size_t>(tensor.count);
-    if (!bucket.result)
-        return look(tensor.param, BadNumber::kResult, tensor.gradient, count, bucket.dtype);
-    const auto* result = static_cast<const std::byte*>(bucket.result) +
-                         bucket.first_element(tensor) * dtype_size(bucket.result_dtype);
-    return look(tensor.param, BadNumber::kResult, result, count, bucket.result_dtype);
+    const auto count = static_cast<std::size_t>(tensor.owned);
+    auto bad = bucket.result
+                   ? look(tensor.param, BadNumber::kResult, bucket.owned_result(tensor), count,
+                          bucket.result_dtype)
+                   : look(tensor.param, BadNumber::kResult,
+                          bucket.first_owned(tensor.gradient, tensor), count, bucket.dtype);
+    if (bad) bad->element += tensor.first_owned;
+    return bad;
 }
 
 ErrorInfo NumberCheck::error(const BadNumber& bad, std::int32_t rank, std::int64_t step) const {

@@ -13,6 +13,7 @@ namespace libddp {
 
 struct ReducerParts;
 class NumberCheck;
+class Publisher;
 class StepCheck;
 class Unused;
 
@@ -20,6 +21,9 @@ class Observer {
 public:
     virtual ~Observer() = default;
 
+    // A step is about to begin, on the thread of its first gradient, or on several that compete for
+    // it. No gradient is in its bucket.
+    virtual void on_begin(ReducerParts&) {}
     // Every gradient of this rank is accounted for, every bucket is on its way, and no result is
     // there.
     virtual void on_close(ReducerParts&) {}
@@ -42,6 +46,8 @@ struct Observers {
     Unused* unused = nullptr;
     StepCheck* check = nullptr;
     NumberCheck* numbers = nullptr;
+    // One that sends new values between steps.
+    Publisher* publisher = nullptr;
     // A function of the program's is told of each result (ddp_set_reduced_callback).
     bool program = false;
 };

@@ -217,6 +217,12 @@ bool ParamTable::any_in_place() const {
                        [](const Param& p) { return p.in_place.asked; });
 }
 
+void ParamTable::set_owner(std::int32_t id, Owner owner, double cost) {
+    require(id);
+    params_[static_cast<std::size_t>(id)].gradient.owner = owner;
+    params_[static_cast<std::size_t>(id)].gradient.cost = cost;
+}
+
 std::vector<std::string> ParamTable::lines() const {
     std::vector<std::string> result;
     auto add = [&result](const char* kind, const std::vector<Param>& entries) {
@@ -230,7 +236,10 @@ std::vector<std::string> ParamTable::lines() const {
                 p.ignored ? " ignored" : "", p.delayed ? " delayed" : "", p.sparse ? " sparse" : "",
                 p.factored ? " factored" : "", p.in_place.asked ? " in place" : "",
                 is_cpu(p.device) ? "" : " on a device",
-                p.uses > 1 ? str(" announced ", p.uses, " times") : ""));
+                p.uses > 1 ? str(" announced ", p.uses, " times") : "",
+                p.gradient.owner == Owner::kOne   ? str(" owned whole, at cost ", p.gradient.cost)
+                : p.gradient.owner == Owner::kAll ? " replicated"
+                                                  : ""));
         }
     };
     add("parameter", params_);

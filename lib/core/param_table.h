@@ -20,10 +20,15 @@ struct InPlace {
     std::int32_t follows = -1;
 };
 
+// Which ranks update a parameter, where gradients are sharded.
+enum class Owner : std::uint8_t { kEachItsElements, kOne, kAll };
+
 // A gradient as it is announced, reduced and given back.
 struct ParamGradient {
     ddp_dtype dtype = 0;  // before it is in a table, 0: that of the value
     std::size_t bytes = 0;
+    Owner owner = Owner::kEachItsElements;
+    double cost = 0;  // of the update, beside others'; 0: its elements
 };
 
 struct Param {
@@ -73,6 +78,8 @@ public:
     std::int32_t size() const { return static_cast<std::int32_t>(params_.size()); }
     // -1 if there is none.
     std::int32_t find(std::string_view name) const;
+
+    void set_owner(std::int32_t id, Owner owner, double cost);
 
     // One line for each parameter and buffer: what has to be the same on every rank.
     std::vector<std::string> lines() const;

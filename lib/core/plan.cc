@@ -182,6 +182,11 @@ std::uint64_t hash_plan(const BucketPlan& plan) {
             .add(bucket.params.size());
         for (std::size_t i = 0; i < bucket.params.size(); ++i)
             hash.add(static_cast<std::uint64_t>(bucket.params[i])).add(bucket.offsets[i]);
+        for (const BucketSection& section : bucket.sections) {
+            hash.add(section.begin).add(section.count);
+            if (!section.counts) continue;
+            for (const std::uint64_t count : *section.counts) hash.add(count);
+        }
     }
     return hash.value() ? hash.value() : 1;
 }

@@ -11,6 +11,7 @@
 #include "comm/tag.h"
 #include "core/param_table.h"
 #include "ddp/types.h"
+#include "hooks/bucket.h"
 
 namespace libddp {
 
@@ -42,7 +43,8 @@ struct PlanBucket {
     std::size_t content = 0;  // bytes of gradients, without gaps: what caps count
     bool alone = false;
     bool sparse = false;
-    bool in_place = false;  // a range of the program's memory, without gaps
+    bool in_place = false;                // a range of the program's memory, without gaps
+    std::vector<BucketSection> sections;  // none: every rank gets all of it
 };
 
 struct BucketPlan {

@@ -7,6 +7,7 @@
 #include "core/agreement.h"
 #include "core/hook_state.h"
 #include "core/number_check.h"
+#include "core/publisher.h"
 #include "core/step_check.h"
 #include "core/unused.h"
 #include "core/value_check.h"
@@ -37,6 +38,7 @@ Observers observers_of(const Model& model) {
         result.numbers =
             add(std::make_unique<NumberCheck>(model.table, o.nonfinite == Nonfinite::kSkip));
     if (o.check) result.check = add(std::make_unique<StepCheck>(model.table));
+    if (o.shard) result.publisher = add(std::make_unique<Publisher>());
     return result;
 }
 
@@ -182,7 +184,7 @@ void Reducer::set_hook(HookPtr hook) {
 void Reducer::set_frozen(const std::vector<std::int32_t>& params, bool frozen) {
     require_idle();
     parts_.participation.freeze(params, frozen);
-    parts_.planner.set_due(true);
+    if (!parts_.model.options.reducer.shard) parts_.planner.set_due(true);
     parts_.next_step(parts_.step->begin);
 }
 
@@ -280,7 +282,8 @@ void Reducer::set_group(std::shared_ptr<Group> group, const ContextNumber& numbe
     // An operation of the old group may still write, or another rank of it: then that memory is
     // left to them. The new group may reach only memory of its own.
     const bool move = parts_.queue.in_flight() || parts_.group->shares_memory() ||
-                      group->shares_memory() || !parts_.model.streams.empty();
+                      group->shares_memory() || !parts_.model.streams.empty() ||
+                      parts_.observers.publisher;
     parts_.group = std::move(group);
     parts_.number = &number;
     parts_.hook.set_group(parts_.group, number);
@@ -299,6 +302,7 @@ void Reducer::set_group(std::shared_ptr<Group> group, const ContextNumber& numbe
         change_buckets(std::move(plan));
     else
         parts_.next_step();
+    if (parts_.observers.publisher) parts_.observers.publisher->forget(parts_);
     parts_.phase.store(Phase::kIdle, std::memory_order_release);
 }
 

@@ -26,6 +26,7 @@ Phase ReducerParts::begin_step() {
             str("step ", totals.steps,
                 " has not begun; with DDP_CONTEXT_JOIN or DDP_REDUCTION_WEIGHTED_MEAN every "
                 "step starts with ddp_step_begin"));
+    for (const auto& observer : observers.all) observer->on_begin(*this);
     Phase expected = Phase::kIdle;
     const bool synced = step->begin.told ? step->begin.sync : sync;
     const Phase wanted = synced ? Phase::kFilling : Phase::kFillingLocal;

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "core/captured_step.h"
+#include "core/publisher.h"
 #include "core/unused.h"
 #include "util/error.h"
 
@@ -144,6 +145,19 @@ void Results::discard() {
     parts_.group->run({DDP_COLLECTIVE_ALLREDUCE, nullptr, &agreed, 1, DDP_U8, DDP_MAX},
                       parts_.queue.step_tag(Purpose::kDiscard));
     end_synced_step();
+}
+
+void Results::publish() {
+    parts_.group->check();
+    if (!parts_.observers.publisher)
+        fail_call(DDP_ERROR_INVALID_STATE, "create the context with DDP_CONTEXT_SHARD");
+    parts_.observers.publisher->publish(parts_);
+}
+
+void Results::wait_value(std::int32_t param) {
+    parts_.model.table.require(param);
+    parts_.group->check();
+    if (parts_.observers.publisher) parts_.observers.publisher->wait(parts_, param);
 }
 
 void Results::shadow() {

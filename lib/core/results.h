@@ -40,6 +40,9 @@ public:
     // The host does not wait for devices: this stream of the parameter's does.
     void wait_param_on(std::int32_t param, void* stream);
     void discard();
+    // With shards: sends the values that this rank has updated; waits for one.
+    void publish();
+    void wait_value(std::int32_t param);
     // A whole step with gradients of zero, for a rank that has no more inputs.
     void shadow();
 

@@ -13,6 +13,14 @@
 
 namespace libddp {
 
+// A range of a bucket's elements, which one collective reduces.
+struct BucketSection {
+    std::size_t begin = 0, count = 0;
+    // The elements of each rank's part: the parts stand one after another, and each rank gets the
+    // result of its own. Null: every rank gets the whole.
+    std::shared_ptr<const std::vector<std::uint64_t>> counts{};
+};
+
 // A parameter's gradient inside a bucket, and its value.
 struct BucketTensor {
     ddp_param param = -1;
@@ -24,6 +32,8 @@ struct BucketTensor {
     std::int64_t count = 0;
     // this rank has no gradient for it in this step: zeros stand here, or a mean of earlier steps
     bool absent = false;
+    // the elements whose result this rank gets
+    std::int64_t first_owned = 0, owned = 0;
 };
 
 }  // namespace libddp
@@ -42,6 +52,8 @@ struct ddp_bucket {
     void* buffer = nullptr;
     std::size_t count = 0;  // elements, gaps included
     std::vector<libddp::BucketTensor> tensors;
+    // Null: every rank gets the result of all elements.
+    std::shared_ptr<const std::vector<libddp::BucketSection>> sections;
     // set_buffer: where the hook left the result; null: in `buffer`.
     void* result = nullptr;
     ddp_dtype result_dtype = DDP_F32;
@@ -51,6 +63,17 @@ struct ddp_bucket {
         const auto bytes =
             static_cast<const std::byte*>(tensor.gradient) - static_cast<const std::byte*>(buffer);
         return static_cast<std::size_t>(bytes) / libddp::dtype_size(dtype);
+    }
+    // Where the elements begin whose result this rank gets: in a tensor's memory, and where the hook
+    // left the result.
+    std::byte* first_owned(void* memory, const libddp::BucketTensor& tensor) const {
+        return static_cast<std::byte*>(memory) +
+               static_cast<std::size_t>(tensor.first_owned) * libddp::dtype_size(dtype);
+    }
+    const std::byte* owned_result(const libddp::BucketTensor& tensor) const {
+        const std::size_t first =
+            first_element(tensor) + static_cast<std::size_t>(tensor.first_owned);
+        return static_cast<const std::byte*>(result) + first * libddp::dtype_size(result_dtype);
     }
     // The operation that an allreduce of the buffer applies. The link that runs it divides a mean.
     ddp_reduce_op op() const { return mean ? DDP_AVG : DDP_SUM; }

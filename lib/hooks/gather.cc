@@ -81,7 +81,7 @@ bool GatherHook::packs(const BucketTensor& tensor) const {
 WorkPtr GatherHook::reduce(ddp_group& group, ddp_bucket& bucket, const OpTag& tag) {
     const bool any = std::any_of(bucket.tensors.begin(), bucket.tensors.end(),
                                  [this](const BucketTensor& tensor) { return packs(tensor); });
-    if (!is_real(bucket.dtype) || !any) return group.impl->submit(allreduce_of(bucket), tag);
+    if (!is_real(bucket.dtype) || !any) return AllreduceHook().reduce(group, bucket, tag);
     const std::shared_ptr<Job> job = jobs_.take(bucket.index);
     lay_out(*group.impl, bucket, *job);
     job->encode();

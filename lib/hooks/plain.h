@@ -6,7 +6,7 @@
 
 namespace libddp {
 
-// The default: the mean (or sum) over ranks.
+// The default: the mean (or sum) over ranks, of what each is to get.
 class AllreduceHook final : public Hook {
 public:
     WorkPtr reduce(ddp_group& group, ddp_bucket& bucket, const OpTag& tag) override;
@@ -14,7 +14,7 @@ public:
     bool can_be_captured() const override { return true; }
 };
 
-// The mean (or sum), as the context asks, of a bucket's buffer.
+// The mean (or sum), as the context asks, of a bucket's buffer, for every rank.
 Collective allreduce_of(const ddp_bucket& bucket);
 
 // Communicates nothing: every rank keeps its own gradients. For measuring how much time

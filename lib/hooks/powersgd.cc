@@ -32,10 +32,10 @@ std::string PowerSgdHook::options() const {
 
 WorkPtr PowerSgdHook::reduce(ddp_group& group, ddp_bucket& bucket, const OpTag& tag) {
     state_.note_step(bucket.step);
-    if (state_.step() < options_.start_step) return group.impl->submit(allreduce_of(bucket), tag);
+    if (state_.step() < options_.start_step) return AllreduceHook().reduce(group, bucket, tag);
     const DefaultArithmeticScope arithmetic;
     WorkPtr work = is_real(bucket.dtype) ? compress(group, bucket, tag)
-                                         : group.impl->submit(allreduce_of(bucket), tag);
+                                         : AllreduceHook().reduce(group, bucket, tag);
     if (bucket.is_last) log_statistics(group);
     return work;
 }

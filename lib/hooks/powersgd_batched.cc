@@ -129,7 +129,7 @@ WorkPtr BatchedPowerSgdHook::compress(ddp_group& group, ddp_bucket& bucket, cons
     for (const BucketTensor& tensor : bucket.tensors)
         content += static_cast<std::size_t>(tensor.count);
     count_elements(content, columns > 0 ? 2 * side * columns : content);
-    if (columns == 0) return group.impl->submit(allreduce_of(bucket), tag);
+    if (columns == 0) return AllreduceHook().reduce(group, bucket, tag);
     auto job = jobs_.take(bucket.index);
     lay_out(bucket, side, columns, *job);
     project(*job);

@@ -76,7 +76,7 @@ void LayeredPowerSgdHook::set_buckets(const Buckets& buckets) {
 WorkPtr LayeredPowerSgdHook::compress(ddp_group& group, ddp_bucket& bucket, const OpTag& tag) {
     auto job = jobs_.take(bucket.index);
     lay_out(bucket, *job);
-    if (job->layers.empty()) return group.impl->submit(allreduce_of(bucket), tag);
+    if (job->layers.empty()) return AllreduceHook().reduce(group, bucket, tag);
     job->plain.submit(*group.impl, bucket, job, tag);
     project(*job);
     return exchange(*group.impl, job, bucket.op(), tag, project_back, restore);

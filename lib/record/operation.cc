@@ -57,6 +57,8 @@ const char* purpose_name(Purpose purpose) {
             return "agreeing whether a step is skipped (DDP_CONTEXT_SKIP_NONFINITE)";
         case Purpose::kGraph:
             return "the capture of a step into a graph";
+        case Purpose::kPublish:
+            return "ddp_publish";
     }
     return "an unknown purpose";
 }

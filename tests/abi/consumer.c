@@ -102,11 +102,13 @@ static void describe(ddp_param_desc* desc, const char* name, float* data) {
     desc->data = data;
 }
 
+static uint32_t flags;
 static ddp_context* model(ddp_group* group) {
     DEFAULTS(ddp_context_options, options);
     DEFAULTS(ddp_param_desc, weight);
     ddp_context* context = NULL;
     ddp_param param = -1;
+    options->flags = flags;
     CALL(ddp_context_create(group, options, &context, &error));
     describe(weight, "weight", values);
     weight->grad = gradient;
@@ -289,6 +291,23 @@ static void tensors(ddp_context* context) {
 static void use_ddp_tensor(void) {
     with_model(NULL, tensors);
     CHECK(hooks == 2 && buffer_hooks == 1);
+}
+
+static void pieces(ddp_context* context) {
+    RESULT(ddp_piece, piece);
+    CHECK(ddp_piece_count(context) == 1);
+    CALL(ddp_piece_get(context, 0, piece, &error));
+    CHECK(piece->struct_size == sizeof *piece);
+    CHECK(piece->param == 0 && piece->first == 0 && piece->count == 4 && piece->value == values);
+    CHECK_LATER(piece);
+    step(context);
+    CALL(ddp_publish(context, &error));
+    CALL(ddp_wait_value(context, 0, &error));
+}
+static void use_ddp_piece(void) {
+    flags = DDP_CONTEXT_SHARD;
+    with_model(NULL, pieces);
+    flags = 0;
 }
 
 static void stats(ddp_context* context) {

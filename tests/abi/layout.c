@@ -161,6 +161,15 @@ FIELD(ddp_tensor, device, 40);
 FIELD(ddp_tensor, param, 48);
 FIELD(ddp_tensor, reserved0, 52);
 
+SIZE(ddp_piece, 48);
+FIELD(ddp_piece, struct_size, 0);
+FIELD(ddp_piece, param, 8);
+FIELD(ddp_piece, replicated, 12);
+FIELD(ddp_piece, first, 16);
+FIELD(ddp_piece, count, 24);
+FIELD(ddp_piece, value, 32);
+FIELD(ddp_piece, gradient, 40);
+
 SIZE(ddp_stats, 184);
 FIELD(ddp_stats, struct_size, 0);
 FIELD(ddp_stats, steps, 8);

@@ -1,0 +1,50 @@
+// New values of parameters on their way from the rank that has updated them to all others, through
+// the memory of the buckets: between the end of a step and the first gradient of the next
+// (DDP_CONTEXT_SHARD).
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "comm/work.h"
+#include "core/observer.h"
+#include "util/mutex.h"
+
+namespace libddp {
+
+class Publisher final : public Observer {
+public:
+    // Sends this rank's values, bucket by bucket in the order of registration, as forward passes
+    // go. Collective. Between steps.
+    void publish(ReducerParts& parts);
+    // The parameter has its new value on this rank, if one was published. Throws what went wrong.
+    // Any thread.
+    void wait(ReducerParts& parts, std::int32_t param);
+    // After another group has come: what was on its way is lost. Gradients in buckets are zero, if
+    // values stood there.
+    void forget(ReducerParts& parts);
+
+    // A gradient would overwrite values on their way.
+    void on_begin(ReducerParts& parts) override;
+    void on_end(ReducerParts& parts) override;
+
+private:
+    // A bucket whose values are on their way.
+    struct Parcel {
+        WorkPtr work;  // null: there is no other rank
+        std::atomic<bool> taken{false};
+        Mutex mutex{};
+    };
+
+    void finish(ReducerParts& parts);
+    void take(ReducerParts& parts, std::size_t bucket);
+
+    // By bucket; null: none of its values travel.
+    std::vector<std::unique_ptr<Parcel>> parcels_;
+    bool due_ = false;  // a step has given each rank what it is to update
+};
+
+}  // namespace libddp
