@@ -84,8 +84,13 @@ class Pair(nn.Module):
         torch.manual_seed(7)
         self.layers = nn.ModuleList(nn.Linear(5, 4) for _ in range(2))
 
-    def forward(self, x):
-        return [layer(x) for layer in self.layers]
+    def split(self):
+        for layer, device in zip(self.layers, (DEVICE, SECOND)):
+            layer.to(device)
+        return self
+
+    def forward(self, x, which=(0, 1)):
+        return [self.layers[one](x.to(self.layers[one].weight.device)) for one in which]
 
 
 class Checkpointed(Network):
@@ -151,20 +156,20 @@ def loss_of(output, y):
 class Side:
     """Another stream."""
 
-    def __init__(self):
-        self.of = torch.cuda if DEVICE.type == "cuda" else torch.accelerator
-        self.stream = torch.cuda.Stream(DEVICE) if DEVICE.type == "cuda" else torch.Stream(device=DEVICE)
+    def __init__(self, device=DEVICE):
+        self.device, self.of = device, torch.cuda if DEVICE.type == "cuda" else torch.accelerator
+        self.stream = torch.cuda.Stream(device) if DEVICE.type == "cuda" else torch.Stream(device=device)
 
     def join(self):
         """The current stream waits for it."""
-        self.of.current_stream(DEVICE).wait_stream(self.stream)
+        self.of.current_stream(self.device).wait_stream(self.stream)
 
 
 @contextlib.contextmanager
-def side_stream():
+def side_stream(device=DEVICE):
     """With another stream as the current one, which begins after what is on this one."""
-    side = Side()
-    side.stream.wait_stream(side.of.current_stream(DEVICE))
+    side = Side(device)
+    side.stream.wait_stream(side.of.current_stream(device))
     with torch.cuda.stream(side.stream) if DEVICE.type == "cuda" else side.stream:
         yield side
 
@@ -388,6 +393,46 @@ class Modules(unittest.TestCase):
             self.train(model, self.mine, DEVICE)
             self.train(alone, slice(None))
             self.same(alone.parameters(), module.parameters())
+
+    @unittest.skipIf(SECOND is None, "there is one GPU")
+    def test_gradients_move_in_order_on_all_devices(self):
+        """The thread that autograd has for a device begins steps, and other devices have other current streams there. Gradients in buckets
+        are still to be zeroed on one when their buckets move."""
+        alone, module = TwoDevices(), TwoDevices().split()
+        module.first = module._modules.pop("first")  # comes last among the parameters, and its gradients do, too
+        with side_stream(SECOND), side_stream():
+            model = DistributedDataParallel(module, gradient_as_bucket_view=True)
+            before = model.context.layout_generation
+            for x, y in self.batches():
+                loss_of(alone(x), y).backward()
+                loss_of(model(x[self.mine].to(DEVICE)), y[self.mine].to(SECOND)).backward()
+                for layer in ("first", "last"):
+                    self.same([p.grad for p in getattr(alone, layer).parameters()], [p.grad for p in getattr(module, layer).parameters()])
+                self.hold()
+                for each in (alone, module):
+                    each.zero_grad(set_to_none=False)
+        self.assertGreater(model.context.layout_generation, before)
+
+    @unittest.skipIf(SECOND is None, "there is one GPU")
+    def test_another_device_announces_in_order(self):
+        """A gradient of no_sync is on its way on one device when the thread of the other one marks it as unused by the last forward pass."""
+        for views in (False, True):
+            alone, module = Pair(), Pair().split()
+            with side_stream(SECOND), side_stream():
+                model = DistributedDataParallel(module, find_unused_parameters=True, gradient_as_bucket_view=views)
+                for x, y in self.batches():
+                    there, y_there = x[self.mine].to(DEVICE), y[self.mine].to(SECOND)
+                    for each in (alone, module):
+                        each.zero_grad()
+                    for used in (0, 1):
+                        loss_of(alone(x)[used], y).backward()
+                    with model.no_sync():
+                        output, = model(there, [0])
+                        self.hold()
+                        loss_of(output, y_there.to(DEVICE)).backward()
+                    output, = model(x[self.mine].to(SECOND), [1])
+                    loss_of(output, y_there).backward()
+                    self.same([p.grad for p in alone.parameters()], [p.grad for p in module.parameters()])
 
     @unittest.skipIf(SECOND is None, "there is one GPU")
     def test_a_device_that_is_not_the_current_one(self):

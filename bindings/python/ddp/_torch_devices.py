@@ -181,6 +181,7 @@ class Streams:
         self._context = context
         self._places = []  # (kind, index) of each device
         self._set = {}     # the streams that the context knows
+        self._programs = {}  # those of the last forward pass, where there are several devices
         self._of = []      # the place of each tensor, None on the CPU
         for name, tensor in named:
             if tensor.device.type != "cpu" and tensor.device.type not in KINDS:
@@ -200,6 +201,23 @@ class Streams:
         """The name that libddp has for the device of a tensor."""
         place = self._of[index]
         return "cpu" if place is None else f"{place[0].name}:{place[1]}"
+
+    def remember(self):
+        """Now the current streams are the program's. On a thread that autograd has for a device, those of other devices are not."""
+        if len(self._places) > 1:
+            self._programs = {(kind, index): kind.stream(index) for kind, index in self._places}
+
+    def of_program(self, index):
+        """On autograd's thread of the device of a tensor: with the program's streams of all others as the current ones."""
+        own = self._of[index]
+        if not self._programs or own is None:
+            return contextlib.nullcontext()
+        stack = contextlib.ExitStack()
+        for place, stream in self._programs.items():
+            if place != own:
+                stack.enter_context(place[0].on(place[1], stream))
+        stack.enter_context(own[0].current(own[1]))
+        return stack
 
     def enter(self):
         """Before calls of the context that take no stream: they are in the order of what are now the current streams."""

@@ -361,6 +361,7 @@ class Steps:
         self._hooked = take_hooks(self.tensors, self._reference)
         if not synced:
             return
+        self._streams.remember()
         taken = take_optimizers(self.names, self.tensors)
         if taken:
             self._stepping |= taken
@@ -408,10 +409,12 @@ class Steps:
             return
         if not self.in_pass:
             self._enter()
-        if not self.open:
-            self.begin()
-        if not self._marked:
-            self._mark(self._unused)
+        if not self.open or not self._marked:
+            with self._streams.of_program(index):
+                if not self.open:
+                    self.begin()
+                if not self._marked:
+                    self._mark(self._unused)
         if self.tensors[index].grad is None and self._may_miss():
             return  # the backward pass came here without a gradient
         if self._learning:
