@@ -42,6 +42,7 @@ mutable struct Context
     streams::Dict{Device,Any}        # of set_stream!
     in_place::Vector{Any}            # gradients that are their own views
     hook_step::Int64                 # the step of the bucket that a hook was lent last
+    first_values::Bool               # of parameters: the program may keep the others elsewhere
 end
 
 function Context(group::Group; bucket_cap::Integer=0, first_bucket_cap::Integer=0, bucket_caps=(),
@@ -85,7 +86,14 @@ end
 Context(f::Function, group::Group; keywords...) = closing(f, Context(group; keywords...))
 
 new_context(pointer::Ptr{ddp_context}) = Context(Handle(CONTEXT, pointer), Parameter[], [], Dict{Ptr{Cvoid},Any}(), nothing,
-                                                 -1, Dict{Int,Any}(), Dict{Device,Any}(), [], -1)
+                                                 -1, Dict{Int,Any}(), Dict{Device,Any}(), [], -1, false)
+
+"Refuses `what`, which uses values of parameters, where the context has none."
+require_values(ctx::Context, what) = ctx.first_values && refuse_first_values(what)
+refuse_first_values(what) =
+    throw(DDPError(LibDDP.DDP_ERROR_INVALID_STATE, "$what: a DataParallel may have the first values of the parameters only, as the " *
+                   "program keeps the parameters itself. Use collectives of the group on them, or a Context with arrays that the " *
+                   "program updates in place"))
 
 function reduction_of(name::Symbol)
     name === :mean && return LibDDP.DDP_REDUCTION_MEAN
@@ -372,6 +380,7 @@ end
 
 "Averages the values of all floating-point and complex parameters over the group (nothing: the context's), in place."
 function average_parameters!(ctx::Context, group::Union{Group,Nothing}=nothing)
+    require_values(ctx, "average_parameters!")
     group === nothing && return call(LibDDP.ddp_average_parameters, ctx.handle, Ptr{ddp_group}(C_NULL))
     return using_group(pointer -> call(LibDDP.ddp_average_parameters, ctx.handle, pointer), group)
 end

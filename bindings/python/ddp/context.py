@@ -324,6 +324,7 @@ class Context(DeviceMethods, HookMethods):
 
     def average_parameters(self, group: Optional[Group] = None) -> None:
         """Averages the values of all floating-point and complex parameters over the group, in place."""
+        self._require_values("average_parameters")
         _ddp.ddp_average_parameters(self._handle, group)
 
     def set_group(self, group: Group) -> None:

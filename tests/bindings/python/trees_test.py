@@ -163,8 +163,19 @@ class ForAll:
         self.assertTrue(np.allclose(flat(parallel.mean(make_params())), flat(make_params())))
         with support.raises(self, ValueError, "params", "no arrays"):
             FRAMEWORK.DataParallel({"a": []}, self.group)
-        with support.raises(self, ValueError, "verify_interval", "first values"):
+
+    def test_libddp_has_first_values_only(self):
+        """So it has none to compare, average or hand over: it would do that with the first ones, and say that all is well."""
+        parallel = FRAMEWORK.DataParallel(make_params(), self.group)
+        with support.raises(self, ddp.InvalidStateError, "verify_interval", "first values", "ddp.Context"):
             FRAMEWORK.DataParallel(make_params(), self.group, verify_interval=2)
+        with support.raises(self, ddp.InvalidStateError, "average_parameters", "first values", "ddp.Context"):
+            parallel.context.average_parameters()
+        with support.raises(self, ddp.InvalidStateError, "Averager", "first values", "ddp.Context"):
+            ddp.Averager(parallel.context, 1)
+        with ddp.Elastic("file:///unused", max_world=1) as job, support.raises(self, ddp.InvalidStateError, "add_context", "first values"):
+            job.add_context(parallel.context)
+        parallel.close()
 
 
 class ForJax:

@@ -19,6 +19,7 @@ import java.util.List;
  */
 public final class Context extends Hooks implements AutoCloseable {
     private final List<Parameter> parameters = new ArrayList<>();
+    boolean hasFirstValues; // of parameters, and the program keeps the others
 
     /**
      * A context with the default options.
@@ -533,7 +534,22 @@ public final class Context extends Hooks implements AutoCloseable {
      * @param group null: the context's
      */
     public void averageParameters(Group group) {
+        requireValues("averageParameters");
         ddp.ddp_average_parameters(handle, group == null ? null : group.handle);
+    }
+
+    /** Refuses what uses values of parameters, where the context has none. */
+    void requireValues(String what) {
+        if (hasFirstValues) {
+            throw firstValues(what);
+        }
+    }
+
+    static IllegalStateException firstValues(String what) {
+        return new IllegalStateException(what
+                + ": libddp has the first values of the parameters only, as the arrays of a "
+                + "DataParallel are the program's. Use collectives of the group on them, or a "
+                + "Context with direct buffers that the program updates in place");
     }
 
     /**
