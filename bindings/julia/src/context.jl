@@ -275,7 +275,12 @@ wait_param(ctx::Context, parameter::Parameter) = call(LibDDP.ddp_wait_param, ctx
 discard!(ctx::Context) = ending_step(LibDDP.ddp_step_discard, ctx)
 
 "Whether the following steps communicate."
-set_sync!(ctx::Context, sync::Bool) = call(LibDDP.ddp_set_sync, ctx.handle, Int32(sync))
+function set_sync!(ctx::Context, sync::Bool)
+    sync || !ctx.first_values ||
+        throw(DDPError(LibDDP.DDP_ERROR_INVALID_STATE, "no_sync: mean_gradients that does not communicate gives this rank's own " *
+                       "gradients, and they are not in the next mean. Add gradients up, and give mean_gradients the sum"))
+    return call(LibDDP.ddp_set_sync, ctx.handle, Int32(sync))
+end
 
 """
     no_sync(ctx) do ... end

@@ -77,7 +77,8 @@ Averages trees of gradients over the ranks of a group.
 numbers are overwritten with rank 0's values. `parallel.params` is the same tree, with rank 0's numbers too. Anything else stays what
 it is. With Optimisers.jl loaded, `params` may be or contain structs, such as a model of Flux: their trainable arrays are parameters.
 The options are those of `Context`, which is `parallel.context`. That has the first values only of parameters for which the program
-has new arrays or numbers later. So `verify_interval`, `average_parameters!`, `Averager` and `add_context!` refuse it.
+has new arrays or numbers later. So `verify_interval`, `average_parameters!`, `Averager`, `add_context!` and `join!` refuse it. So does `no_sync`: add gradients up, and give
+`mean_gradients` the sum.
 """
 struct DataParallel
     group::Group

@@ -16,6 +16,12 @@ class GradientContext(Context):
             self._require_values("verify_interval")
         super().__init__(group, **options)
 
+    def set_sync(self, sync: bool) -> None:
+        if not sync:
+            raise InvalidStateError("no_sync: an average that does not communicate is this rank's own, and not in the next one. Add gradients up, "
+                                    "and average the sum")
+        super().set_sync(sync)
+
     def _require_values(self, what: str) -> None:
         raise InvalidStateError(
             f"{what}: libddp has the first values of the parameters only, as the program keeps the parameters itself. Use collectives of the "

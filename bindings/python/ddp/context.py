@@ -279,6 +279,7 @@ class Context(DeviceMethods, HookMethods):
     def join(self) -> None:
         """Call it instead of step_begin when this rank has no more inputs. It takes part until all ranks have
         joined."""
+        self._require_values("join")
         self._end_step(_ddp.ddp_join)
 
     # BUCKETS

@@ -51,12 +51,14 @@ stepped(params, grads) = DDP.map_leaves((path, w, g) -> g === nothing ? w : w .-
     # libddp may have first values only: it would compare, average and hand over those, and say that all is well.
     for (name, call) in (("verify_interval", () -> DataParallel(params, group; verify_interval=2)),
                          ("average_parameters!", () -> average_parameters!(parallel.context)),
+                         ("join!", () -> join!(parallel.context)),
                          ("Averager", () -> Averager(parallel.context, 1)),
                          ("add_context!", () -> add_context!(Elastic(; init_method="file:///unused", max_world=1), parallel.context)))
         error = mistake(call)
         @test error isa DDPError && error.status == DDP.LibDDP.DDP_ERROR_INVALID_STATE
         @test startswith(error.message, "$name: ") && occursin("first values", error.message)
     end
+    @test occursin("give mean_gradients the sum", mistake(() -> no_sync(() -> nothing, parallel.context)).message)
     close(parallel)
     @test_throws ArgumentError DataParallel((a=1,), group)
 end

@@ -284,6 +284,11 @@ public final class Context extends Hooks implements AutoCloseable {
      * @param sync false: the steps do not communicate, and the next synced step reduces the sums
      */
     public void setSync(boolean sync) {
+        if (!sync && hasFirstValues) {
+            throw new IllegalStateException("noSync: a mean that does not communicate is this "
+                    + "rank's own, and not in the next one. Add gradients up, and call mean() of "
+                    + "the sum");
+        }
         ddp.ddp_set_sync(handle, sync ? 1 : 0);
     }
 
@@ -522,6 +527,7 @@ public final class Context extends Hooks implements AutoCloseable {
      * have joined. Collective.
      */
     public void join() {
+        requireValues("join");
         endingStep(() -> ddp.ddp_join(handle));
     }
 

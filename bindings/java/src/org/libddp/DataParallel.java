@@ -30,8 +30,8 @@ import java.util.TreeMap;
  * <p>Arrays are copied to libddp's buckets and back. {@link Context} takes direct buffers where
  * they lie, and each gradient as soon as it is ready. Of the parameters {@link #context()} has the
  * first values only. So {@link Context#averageParameters}, {@link Averager}, {@link
- * Elastic#addContext} and {@link ContextOptions#verifyInterval} refuse it with an
- * IllegalStateException.
+ * Elastic#addContext}, {@link Context#join} and {@link ContextOptions#verifyInterval} refuse it
+ * with an IllegalStateException. So does {@link Context#noSync}: add gradients up instead.
  */
 public final class DataParallel implements AutoCloseable {
     private final Context context;

@@ -64,6 +64,8 @@ class DataParallelTest {
             Context context = parallel.context();
             raises(IllegalStateException.class, "averageParameters: libddp has the first values",
                     () -> context.averageParameters(null));
+            raises(IllegalStateException.class, "join: libddp has the first values", context::join);
+            raises(IllegalStateException.class, "noSync: ", context::noSync);
             raises(IllegalStateException.class, "Averager: libddp has the first values",
                     () -> new Averager(context, 1));
             raises(IllegalStateException.class, "addContext: libddp has the first values",
