@@ -19,9 +19,9 @@ DDP_EXTERN_C_BEGIN
 typedef struct ddp_averager ddp_averager;
 
 /* Averages the values (ddp_param_desc.data) of all floating-point and complex parameters over
- * `group`, in place. group NULL: the context's group. Integers, ignored parameters and parameters
- * without data stay as they are. Errors: INVALID_STATE (before ddp_commit, during a step), or the
- * group's error. Threads: one. Blocks: for all ranks of the group, at most its timeout an exchange.
+ * `group`, in place. group NULL: the context's group. Integers and ignored parameters stay as they
+ * are. Errors: INVALID_STATE (before ddp_commit, during a step; a floating-point or complex
+ * parameter has no data and is not DDP_PARAM_IGNORED), or the group's error. Threads: one. Blocks: for all ranks of the group, at most its timeout an exchange.
  * Collective: yes. Callbacks: no. */
 DDP_API ddp_status ddp_average_parameters(ddp_context* context, ddp_group* group,
                                           ddp_error** error);
@@ -42,7 +42,7 @@ DDP_API ddp_status ddp_average_parameters(ddp_context* context, ddp_group* group
  * - warmup_steps) is a multiple of it: first at step warmup_steps. Several periods look at the step
  * number alone. Both rules agree if warmup_steps is a multiple of the longest period.
  *
- * Errors: INVALID_ARGUMENT, INVALID_STATE (before ddp_commit, during a step), or the group's error.
+ * Errors: INVALID_ARGUMENT, INVALID_STATE (as ddp_average_parameters), or the group's error.
  * Threads: one. Blocks: as ddp_group_split, if it needs smaller groups. Collective: yes. Callbacks:
  * no. */
 DDP_API ddp_status ddp_averager_create(ddp_context* context, const int64_t* periods,
@@ -112,9 +112,8 @@ static inline void ddp_outer_options_init(ddp_outer_options* options) {
  *    a device the average goes to the CPU and x comes back, and ddp_averager_step waits for both. A
  *    NaN in an average stays in u.
  *
- * Errors: INVALID_ARGUMENT (unknown kind, a number out of range), INVALID_STATE (during a step; a
- * floating-point or complex parameter has no data and is not DDP_PARAM_IGNORED; the context was
- * freed), OUT_OF_MEMORY. ddp_averager_step then also has TIMEOUT and UNAVAILABLE (a device).
+ * Errors: INVALID_ARGUMENT (unknown kind, a number out of range), INVALID_STATE (during a step;
+ * the context was freed), OUT_OF_MEMORY. ddp_averager_step then also has TIMEOUT and UNAVAILABLE (a device).
  * Threads: one. Blocks: no. Collective: no. Callbacks: no. */
 DDP_API ddp_status ddp_averager_set_outer(ddp_averager* averager, const ddp_outer_options* options,
                                           ddp_error** error);

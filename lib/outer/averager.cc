@@ -61,6 +61,14 @@ private:
     std::size_t used_ = 0;
 };
 
+// Each would stay another one on each rank.
+void require_values(const Context& context) {
+    for (const Param& p : context.model().table.params())
+        if (!p.data && p.bytes > 0 && !p.ignored && is_floating(p.dtype))
+            fail_call(DDP_ERROR_INVALID_STATE, "parameter '", p.name,
+                      "' has no data to average; register it with data or DDP_PARAM_IGNORED");
+}
+
 // An error of a group of neighbouring ranks, which counts them from 0, with the ranks of the larger
 // group.
 ErrorInfo in_numbers_of_all(ErrorInfo error, const Group& part, std::int32_t own_rank) {
@@ -76,13 +84,14 @@ ErrorInfo in_numbers_of_all(ErrorInfo error, const Group& part, std::int32_t own
 
 void average_parameters(const Context& context, Group& group, std::int64_t step,
                         std::uint64_t outer) {
+    require_values(context);
     group.check();
     if (group.world() == 1) return;
     const ContextStreams& streams = context.model().streams;
     // Devices in the order in which they come first, as their numbers may differ between ranks.
     std::map<ddp_dtype, std::vector<std::pair<StreamPtr, std::vector<Piece>>>> by_dtype;
     for (const Param& p : context.model().table.params()) {
-        if (!p.data || p.bytes == 0 || p.ignored || !is_floating(p.dtype)) continue;
+        if (p.bytes == 0 || p.ignored || !is_floating(p.dtype)) continue;
         auto& devices = by_dtype[p.dtype];
         const StreamPtr stream = streams.stream(p.device);
         auto found = std::find_if(devices.begin(), devices.end(),
@@ -108,6 +117,7 @@ Averager::Averager(Context& context, std::vector<Level> levels, std::int64_t war
       levels_(std::move(levels)),
       warmup_steps_(warmup_steps),
       made_for_(context.group()) {
+    require_values(context);
     Group& all = *context.group();
     for (Level& level : levels_)
         if (level.ranks > 1 && level.ranks < all.world())

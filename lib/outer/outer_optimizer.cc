@@ -31,10 +31,6 @@ OuterOptimizer::OuterOptimizer(const ParamTable& table, const ddp_outer_options&
     for (std::int32_t i = 0; i < table.size(); ++i) {
         const Param& p = table[i];
         if (p.ignored || !is_floating(p.dtype) || p.bytes == 0) continue;
-        if (!p.data)
-            fail_call(DDP_ERROR_INVALID_STATE, "parameter '", p.name,
-                      "' has no data, which an outer optimizer needs; register it with data or "
-                      "DDP_PARAM_IGNORED");
         const ddp_dtype part = dtype_of_parts(p.dtype), dtype = compute_dtype(part);
         const std::size_t count = p.bytes / dtype_size(part);
         values_.push_back({i, dtype, count, std::vector<std::byte>(count * dtype_size(dtype)), {}});

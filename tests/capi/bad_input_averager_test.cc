@@ -7,6 +7,7 @@ namespace bad_input_averager_test {
 
 class BadAverager : public LoneContext {
 protected:
+    BadAverager() { value_of_all = values; }
     void TearDown() override {
         ddp_averager_free(averager);
         LoneContext::TearDown();
@@ -62,6 +63,7 @@ protected:
     Untouched<ddp_averager*> untouched;
     Untouched<std::int32_t> ranks;
     Untouched<void*> data;
+    float values[4] = {};
     Untouched<std::size_t> size;
     const std::int64_t periods[2] = {1, 2};
     const std::int32_t sizes[2] = {1, 1};
@@ -162,14 +164,7 @@ TEST_F(BadAverager, Arguments) {
 }
 
 TEST_F(BadAverager, OuterOptimizers) {
-    float values[8] = {};
-    for (int i = 0; i < 2; ++i) {
-        auto d = desc(i == 0 ? "a" : "b");
-        d.data = values + 4 * i;
-        ddp_param made = -1;
-        ASSERT_EQ(ddp_register_param(context, &d, &made, nullptr), DDP_OK);
-    }
-    commit({});
+    commit();
     make();
     constexpr double inf = std::numeric_limits<double>::infinity(),
                      nan = std::numeric_limits<double>::quiet_NaN();
@@ -218,13 +213,17 @@ TEST_F(BadAverager, OuterOptimizers) {
     expect_good_step();
 }
 
-TEST_F(BadAverager, AnOuterOptimizerNeedsData) {
+// Otherwise a parameter would stay another one on each rank, and all calls would say that all is well.
+TEST_F(BadAverager, AverageNeedsData) {
+    add("a");
+    value_of_all = nullptr;
     add("ignored", DDP_PARAM_IGNORED);
-    commit();
-    make();
-    expect_refused(
-        {{"data", kState, {"ddp_averager_set_outer", "'a' has no data"}, outer(DDP_OUTER_SGD)}});
-    expect_accepted(outer(DDP_OUTER_NONE));
+    commit({"b"});
+    expect_refused({
+        {"average", kState, {"ddp_average_parameters", "'b' has no data", "IGNORED"}, average()},
+        {"create", kState, {"ddp_averager_create", "'b' has no data"}, create({1}, {1})},
+    });
+    expect_good_step({2, 0});
 }
 
 TEST_F(BadAverager, AfterItsContextWasFreed) {

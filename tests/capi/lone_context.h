@@ -39,6 +39,7 @@ protected:
         d.shape = shape;
         d.ndim = 1;
         d.grad = grad;
+        d.data = value_of_all;
         return d;
     }
     void add(const char* name, std::uint32_t flags = 0, std::uint32_t uses = 1) {
@@ -76,6 +77,7 @@ protected:
     ddp_group* group = nullptr;
     ddp_context* context = nullptr;
     const std::int64_t shape[2] = {4, 1};
+    float* value_of_all = nullptr;  // the value of each parameter
 
 private:
     float* gradient(ddp_param param) {

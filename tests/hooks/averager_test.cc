@@ -152,7 +152,6 @@ public:
                                   values.large.data());
         context.add_param<std::int32_t>("integers", {2}, values.i32.data());
         context.add_param<float>("ignored", {1}, values.ignored.data(), nullptr, DDP_PARAM_IGNORED);
-        context.add_param<float>("without data", {4}, static_cast<float*>(nullptr));
         ddp_param_desc desc;
         ddp_param_desc_init(&desc);
         desc.name = "bf16";

@@ -12,6 +12,7 @@ struct Averager
 end
 
 function Averager(ctx::Context, periods; group_sizes=nothing, warmup_steps::Integer=0)
+    require_values(ctx, "Averager")
     every = periods isa Integer ? Int64[periods] : Int64[periods...]
     sizes = group_sizes === nothing ? Ptr{Int32}(C_NULL) : Int32[group_sizes...]
     sizes isa Ptr || length(sizes) == length(every) ||

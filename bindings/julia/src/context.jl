@@ -42,6 +42,7 @@ mutable struct Context
     streams::Dict{Device,Any}        # of set_stream!
     in_place::Vector{Any}            # gradients that are their own views
     hook_step::Int64                 # the step of the bucket that a hook was lent last
+    first_values::Bool               # of parameters: the program may keep the others elsewhere
 end
 
 function Context(group::Group; bucket_cap::Integer=0, first_bucket_cap::Integer=0, bucket_caps=(),
@@ -85,7 +86,14 @@ end
 Context(f::Function, group::Group; keywords...) = closing(f, Context(group; keywords...))
 
 new_context(pointer::Ptr{ddp_context}) = Context(Handle(CONTEXT, pointer), Parameter[], [], Dict{Ptr{Cvoid},Any}(), nothing,
-                                                 -1, Dict{Int,Any}(), Dict{Device,Any}(), [], -1)
+                                                 -1, Dict{Int,Any}(), Dict{Device,Any}(), [], -1, false)
+
+"Refuses `what`, which uses values of parameters, where the context has none."
+require_values(ctx::Context, what) = ctx.first_values && refuse_first_values(what)
+refuse_first_values(what) =
+    throw(DDPError(LibDDP.DDP_ERROR_INVALID_STATE, "$what: a DataParallel may have the first values of the parameters only, as the " *
+                   "program keeps the parameters itself. Use collectives of the group on them, or a Context with arrays that the " *
+                   "program updates in place"))
 
 function reduction_of(name::Symbol)
     name === :mean && return LibDDP.DDP_REDUCTION_MEAN
@@ -267,7 +275,12 @@ wait_param(ctx::Context, parameter::Parameter) = call(LibDDP.ddp_wait_param, ctx
 discard!(ctx::Context) = ending_step(LibDDP.ddp_step_discard, ctx)
 
 "Whether the following steps communicate."
-set_sync!(ctx::Context, sync::Bool) = call(LibDDP.ddp_set_sync, ctx.handle, Int32(sync))
+function set_sync!(ctx::Context, sync::Bool)
+    sync || !ctx.first_values ||
+        throw(DDPError(LibDDP.DDP_ERROR_INVALID_STATE, "no_sync: mean_gradients that does not communicate gives this rank's own " *
+                       "gradients, and they are not in the next mean. Add gradients up, and give mean_gradients the sum"))
+    return call(LibDDP.ddp_set_sync, ctx.handle, Int32(sync))
+end
 
 """
     no_sync(ctx) do ... end
@@ -372,6 +385,7 @@ end
 
 "Averages the values of all floating-point and complex parameters over the group (nothing: the context's), in place."
 function average_parameters!(ctx::Context, group::Union{Group,Nothing}=nothing)
+    require_values(ctx, "average_parameters!")
     group === nothing && return call(LibDDP.ddp_average_parameters, ctx.handle, Ptr{ddp_group}(C_NULL))
     return using_group(pointer -> call(LibDDP.ddp_average_parameters, ctx.handle, pointer), group)
 end

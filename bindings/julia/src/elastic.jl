@@ -52,6 +52,7 @@ Elastic(f::Function; keywords...) = closing(f, Elastic(; keywords...))
 
 "A committed context of `job.group`, which then moves from roster to roster. It must stay open."
 function add_context!(job::Elastic, ctx::Context)
+    require_values(ctx, "add_context!")
     with_open((ctx.handle,)) do
         call(LibDDP.ddp_elastic_add_context, job.handle, ctx.handle.pointer)
     end

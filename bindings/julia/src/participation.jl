@@ -31,4 +31,7 @@ skipped(ctx::Context, parameter::Parameter) = ask(LibDDP.ddp_skipped, ctx.handle
 set_weight!(ctx::Context, weight::Real) = call(LibDDP.ddp_set_weight, ctx.handle, Float64(weight))
 
 "Call it instead of `step_begin!` when this rank has no more inputs. It takes part until all ranks have joined."
-join!(ctx::Context) = ending_step(LibDDP.ddp_join, ctx)
+function join!(ctx::Context)
+    require_values(ctx, "join!")
+    return ending_step(LibDDP.ddp_join, ctx)
+end

@@ -76,7 +76,9 @@ Averages trees of gradients over the ranks of a group.
 `params`: named tuples, tuples, dictionaries and vectors, in each other, of arrays and numbers. Arrays of floating-point or complex
 numbers are overwritten with rank 0's values. `parallel.params` is the same tree, with rank 0's numbers too. Anything else stays what
 it is. With Optimisers.jl loaded, `params` may be or contain structs, such as a model of Flux: their trainable arrays are parameters.
-The options are those of `Context`, which is `parallel.context`.
+The options are those of `Context`, which is `parallel.context`. That has the first values only of parameters for which the program
+has new arrays or numbers later. So `verify_interval`, `average_parameters!`, `Averager`, `add_context!` and `join!` refuse it. So does `no_sync`: add gradients up, and give
+`mean_gradients` the sum.
 """
 struct DataParallel
     group::Group
@@ -86,8 +88,11 @@ struct DataParallel
     finds_unused::Bool
 end
 
-function DataParallel(params, group::Group=Group(); find_unused::Bool=false, static_graph::Bool=false, options...)
+function DataParallel(params, group::Group=Group(); find_unused::Bool=false, static_graph::Bool=false, verify_interval::Integer=0,
+                      options...)
+    verify_interval == 0 || refuse_first_values("verify_interval")
     ctx = Context(group; find_unused=find_unused, static_graph=static_graph, options...)
+    ctx.first_values = true
     places = map_leaves((path, leaf) -> placed(ctx, path, leaf), "", params)
     isempty(ctx.parameters) && throw(ArgumentError("params: the tree has no floating-point numbers"))
     commit!(ctx)

@@ -73,6 +73,9 @@ class ContextState:
         # circle that the garbage collector sees.
         self._callbacks: Dict[str, Callable[..., Any]] = {}
 
+    def _require_values(self, what: str) -> None:
+        """Refuses `what`, which uses values of parameters, where the context has none."""
+
     def _end_step(self, function: Callable[..., Any], *arguments: Any) -> None:
         """Calls what ends a step. Operations of a step that failed may go on for a while, so the arrays of a hook's works stay."""
         well = False

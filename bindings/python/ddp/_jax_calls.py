@@ -119,7 +119,7 @@ def mean_function(kind, number, leaves, donate):
 def _on_one_device():
     """A primitive of JAX that does nothing, and refuses what an announcement cannot be part of, before XLA does in words of its own."""
     from jax.extend.core import Primitive
-    from jax.interpreters import batching, mlir
+    from jax.interpreters import ad, batching, mlir
     primitive = Primitive("ddp_on_one_device")
 
     def refuse(what):
@@ -145,9 +145,13 @@ def _on_one_device():
     def batch(*_, **__):
         refuse("under jax.vmap there are many gradients of each array, and it takes one")
 
+    def differentiate(*_, **__):
+        refuse("the gradients are differentiated again, and it takes them once")
+
     primitive.def_abstract_eval(lambda value, kind: value)
     mlir.register_lowering(primitive, lower)
     batching.primitive_batchers[primitive] = batch
+    ad.primitive_jvps[primitive] = differentiate
     return primitive
 
 

@@ -20,6 +20,7 @@ class Averager:
 
     def __init__(self, context: Context, periods: Union[int, Sequence[int]],
                  group_sizes: Optional[Sequence[int]] = None, warmup_steps: int = 0):
+        context._require_values("Averager")
         every = [periods] if isinstance(periods, int) else list(periods)
         sizes = None if group_sizes is None else list(group_sizes)
         self._handle = _ddp.ddp_averager_create(context, (every, sizes), warmup_steps)

@@ -279,6 +279,7 @@ class Context(DeviceMethods, HookMethods):
     def join(self) -> None:
         """Call it instead of step_begin when this rank has no more inputs. It takes part until all ranks have
         joined."""
+        self._require_values("join")
         self._end_step(_ddp.ddp_join)
 
     # BUCKETS
@@ -324,6 +325,7 @@ class Context(DeviceMethods, HookMethods):
 
     def average_parameters(self, group: Optional[Group] = None) -> None:
         """Averages the values of all floating-point and complex parameters over the group, in place."""
+        self._require_values("average_parameters")
         _ddp.ddp_average_parameters(self._handle, group)
 
     def set_group(self, group: Group) -> None:

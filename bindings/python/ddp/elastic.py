@@ -62,6 +62,7 @@ class Elastic:
 
     def add_context(self, context: Context) -> None:
         """A committed context of this job's group, which then moves from roster to roster. It must stay open."""
+        context._require_values("add_context")
         _ddp.ddp_elastic_add_context(self._handle, context)
         self._contexts.append(context)
 

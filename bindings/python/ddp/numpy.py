@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import numpy
 
-from .context import Context
+from ._gradient_context import GradientContext
 from .group import Group
 
 __all__ = ["DataParallel"]
@@ -29,9 +29,8 @@ class DataParallel:
     """
 
     def __init__(self, params, group=None, **options):
-        refuse_verify(options)
         self.group = group if group is not None else Group()
-        self.context = Context(self.group, **options)
+        self.context = GradientContext(self.group, **options)
         paths, leaves, self._structure = self._flatten(params)
         if not leaves:
             raise ValueError("params: the tree has no arrays")
@@ -102,13 +101,6 @@ class DataParallel:
 
     def _result(self, memory, _):
         return numpy.array(memory)
-
-
-def refuse_verify(options):
-    """A context that has copies of the first values only would compare those: they never differ."""
-    if options.get("verify_interval"):
-        raise ValueError("verify_interval: the program keeps its parameters itself, and libddp has no more than their first values to compare. "
-                         "Leave it out, and compare parameters by collectives of the group")
 
 
 _LEAF = object()

@@ -22,10 +22,9 @@ from tinygrad.tensor import all_tensors
 from tinygrad.uop.ops import Ops
 
 from ._errors import InvalidStateError, MissingGradientError
+from ._gradient_context import GradientContext
 from ._tinygrad_ways import tensor_of, way_for
-from .context import Context
 from .group import Group
-from .numpy import refuse_verify
 
 __all__ = ["DataParallel"]
 
@@ -38,9 +37,8 @@ class DataParallel:
     """
 
     def __init__(self, model, group=None, **options):
-        refuse_verify(options)
         self.group = group if group is not None else Group()
-        self.context = Context(self.group, **options)
+        self.context = GradientContext(self.group, **options)
         self._model = model
         seen, tensors = set(), nn.state.get_state_dict(model)
         values, self._tensors = {}, {}

@@ -33,11 +33,12 @@ stepped(params, grads) = DDP.map_leaves((path, w, g) -> g === nothing ? w : w .-
     @test numbers(params) ≈ numbers(alone) rtol = 1e-5
     @test params.more[1].w == ones(2)
     with_gradient(; changes...) = merge(gradients_of(params, zeros(Float32, 3, 1), zeros(Float32, 2, 1)), changes)
-    mistake(grads) = try
-        mean_gradients(parallel, grads)
+    mistake(call::Function) = try
+        call()
     catch error
         error
     end
+    mistake(grads) = mistake(() -> mean_gradients(parallel, grads))
     @test occursin("dense.weight is Float32 of size (3, 2), the parameter Float32 of size (2, 3)",
                    mistake(with_gradient(; dense=(weight=zeros(Float32, 3, 2), bias=nothing))).msg)
     @test occursin("no dense.bias", mistake(with_gradient(; dense=(weight=zeros(Float32, 2, 3),))).msg)
@@ -47,6 +48,17 @@ stepped(params, grads) = DDP.map_leaves((path, w, g) -> g === nothing ? w : w .-
     @test [parameter.name for parameter in parallel.context.parameters] == ["dense.weight", "dense.bias", "scale", "more.0.w"]
     means = mean_gradients(parallel, with_gradient(; scale=Float32(rank)))  # the group is whole
     @test means.scale ≈ mean_rank && means.more[1].w == zeros(2) && means.name === nothing
+    # libddp may have first values only: it would compare, average and hand over those, and say that all is well.
+    for (name, call) in (("verify_interval", () -> DataParallel(params, group; verify_interval=2)),
+                         ("average_parameters!", () -> average_parameters!(parallel.context)),
+                         ("join!", () -> join!(parallel.context)),
+                         ("Averager", () -> Averager(parallel.context, 1)),
+                         ("add_context!", () -> add_context!(Elastic(; init_method="file:///unused", max_world=1), parallel.context)))
+        error = mistake(call)
+        @test error isa DDPError && error.status == DDP.LibDDP.DDP_ERROR_INVALID_STATE
+        @test startswith(error.message, "$name: ") && occursin("first values", error.message)
+    end
+    @test occursin("give mean_gradients the sum", mistake(() -> no_sync(() -> nothing, parallel.context)).message)
     close(parallel)
     @test_throws ArgumentError DataParallel((a=1,), group)
 end

@@ -253,8 +253,10 @@ class Tinygrad(unittest.TestCase):
             parallel.average()
         with support.raises(self, ValueError, "model"):
             DataParallel([], self.group)
-        with support.raises(self, ValueError, "verify_interval"):
+        with support.raises(self, ddp.InvalidStateError, "verify_interval", "first values"):
             DataParallel(Network(1), self.group, verify_interval=1)
+        with support.raises(self, ddp.InvalidStateError, "average_parameters", "first values"):
+            parallel.context.average_parameters()
         self.group.barrier()
 
 

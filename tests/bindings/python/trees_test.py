@@ -163,8 +163,24 @@ class ForAll:
         self.assertTrue(np.allclose(flat(parallel.mean(make_params())), flat(make_params())))
         with support.raises(self, ValueError, "params", "no arrays"):
             FRAMEWORK.DataParallel({"a": []}, self.group)
-        with support.raises(self, ValueError, "verify_interval", "first values"):
+
+    def test_libddp_has_first_values_only(self):
+        """So it has none to compare, average or hand over: it would do that with the first ones, and say that all is well."""
+        parallel = FRAMEWORK.DataParallel(make_params(), self.group)
+        with support.raises(self, ddp.InvalidStateError, "verify_interval", "first values", "ddp.Context"):
             FRAMEWORK.DataParallel(make_params(), self.group, verify_interval=2)
+        with support.raises(self, ddp.InvalidStateError, "average_parameters", "first values", "ddp.Context"):
+            parallel.context.average_parameters()
+        with support.raises(self, ddp.InvalidStateError, "Averager", "first values", "ddp.Context"):
+            ddp.Averager(parallel.context, 1)
+        with ddp.Elastic("file:///unused", max_world=1) as job, support.raises(self, ddp.InvalidStateError, "add_context", "first values"):
+            job.add_context(parallel.context)
+        with support.raises(self, ddp.InvalidStateError, "join", "first values", "ddp.Context"):
+            parallel.context.join()
+        with support.raises(self, ddp.InvalidStateError, "no_sync", "the sum"), parallel.context.no_sync():
+            parallel.mean(make_params(1))  # which would not be in the next mean
+        self.assertTrue(np.allclose(flat(parallel.mean(make_params())), flat(make_params())))
+        parallel.close()
 
 
 class ForJax:
@@ -247,13 +263,34 @@ class ForJax:
             self.assertEqual(means["used"].tolist(), [(self.group.world_size + 1) / 2] * 3)
             self.assertEqual(means["unused"].tolist(), [0, 0])
 
+    def test_two_in_one_function(self):
+        """XLA computes their gradients in any order: each has a group of its own."""
+        import jax
+        from jax import numpy as jnp
+
+        with self.group.split(0) as own:
+            pair = [FRAMEWORK.DataParallel({str(i): jnp.ones((50,)) for i in range(20)}, group, bucket_cap=200, first_bucket_cap=100)
+                    for group in (self.group, own)]
+            gradients = jax.jit(jax.grad(lambda both, x: sum(
+                jnp.sum(leaf * x) for parallel, params in zip(pair, both) for leaf in parallel.overlap(params).values())))
+            for step in range(10):
+                found = gradients([parallel.params for parallel in pair], jnp.float32(step + self.group.rank))
+                for parallel, grads in zip(pair, found):
+                    for mean in parallel.mean(grads).values():
+                        np.testing.assert_allclose(mean, np.full(50, step + (self.group.world_size - 1) / 2), rtol=1e-6)
+            for parallel in pair:
+                parallel.close()
+
     def test_mistakes_in_overlap(self):
         import jax
+        from jax import numpy as jnp
 
         parallel, gradients = self.overlapping()
         x, y = next(batches(self.group, slice(0, PART)))
         with support.raises(self, ValueError, "params", "layers.1."):
             parallel.overlap({**make_params(), "layers": make_params()["layers"][:1]})
+        with support.raises(self, NotImplementedError, "overlap()", "differentiated again", "Leave out"):
+            jax.grad(lambda params: sum(jnp.sum(leaf) for leaf in jax.tree.leaves(gradients(params, x, y))))(parallel.params)
         first = jax.block_until_ready(gradients(parallel.params, x, y))
         with support.raises(self, ValueError, "has a gradient of it already", "mean() after each backward pass"):
             parallel.mean(gradients(parallel.params, x, y))
@@ -334,6 +371,16 @@ class ForPlayed:
         parallel.close()
         with support.raises(self, ddp.InvalidStateError, "closed"):
             parallel.mean(tree)
+
+    def test_no_check_of_numbers(self):
+        """libddp looks for NaN in memory of the CPU only. A NaN of one rank is in the mean of all."""
+        for option in ("skip_nonfinite", "refuse_nonfinite"):
+            with support.raises(self, ddp.UnsupportedError, option, "'w'", "cuda:0"):
+                FRAMEWORK.DataParallel({"w": np.ones(3, "f4")}, self.group, **{option: True})
+        parallel = FRAMEWORK.DataParallel({"w": np.ones(3, "f4")}, self.group)
+        own = np.full(3, np.nan if self.group.rank == self.group.world_size - 1 else 1, "f4")
+        self.assertTrue(np.isnan(parallel.mean({"w": own})["w"]).all())
+        parallel.close()
 
     def test_without_a_module(self):
         """Gradients go through the host, and libddp says why."""

@@ -45,6 +45,7 @@ public final class Averager implements AutoCloseable {
      * @param warmupSteps the number of steps at the beginning without averaging; not negative
      */
     public Averager(Context context, long[] periods, int[] groupSizes, long warmupSteps) {
+        context.requireValues("Averager");
         this.context = context;
         long[] made = new long[1];
         ddp.ddp_averager_create(

@@ -19,6 +19,7 @@ import java.util.List;
  */
 public final class Context extends Hooks implements AutoCloseable {
     private final List<Parameter> parameters = new ArrayList<>();
+    boolean hasFirstValues; // of parameters, and the program keeps the others
 
     /**
      * A context with the default options.
@@ -283,6 +284,11 @@ public final class Context extends Hooks implements AutoCloseable {
      * @param sync false: the steps do not communicate, and the next synced step reduces the sums
      */
     public void setSync(boolean sync) {
+        if (!sync && hasFirstValues) {
+            throw new IllegalStateException("noSync: a mean that does not communicate is this "
+                    + "rank's own, and not in the next one. Add gradients up, and call mean() of "
+                    + "the sum");
+        }
         ddp.ddp_set_sync(handle, sync ? 1 : 0);
     }
 
@@ -521,6 +527,7 @@ public final class Context extends Hooks implements AutoCloseable {
      * have joined. Collective.
      */
     public void join() {
+        requireValues("join");
         endingStep(() -> ddp.ddp_join(handle));
     }
 
@@ -533,7 +540,22 @@ public final class Context extends Hooks implements AutoCloseable {
      * @param group null: the context's
      */
     public void averageParameters(Group group) {
+        requireValues("averageParameters");
         ddp.ddp_average_parameters(handle, group == null ? null : group.handle);
+    }
+
+    /** Refuses what uses values of parameters, where the context has none. */
+    void requireValues(String what) {
+        if (hasFirstValues) {
+            throw firstValues(what);
+        }
+    }
+
+    static IllegalStateException firstValues(String what) {
+        return new IllegalStateException(what
+                + ": libddp has the first values of the parameters only, as the arrays of a "
+                + "DataParallel are the program's. Use collectives of the group on them, or a "
+                + "Context with direct buffers that the program updates in place");
     }
 
     /**

@@ -23,7 +23,7 @@ public final class ContextOptions {
     private long checkInterval;
     private boolean refuseNonfinite;
     private boolean skipNonfinite;
-    private long verifyInterval;
+    long verifyInterval;
     private boolean verifyBuffers;
     private boolean autotune;
 

@@ -28,7 +28,10 @@ import java.util.TreeMap;
  * }</pre>
  *
  * <p>Arrays are copied to libddp's buckets and back. {@link Context} takes direct buffers where
- * they lie, and each gradient as soon as it is ready.
+ * they lie, and each gradient as soon as it is ready. Of the parameters {@link #context()} has the
+ * first values only. So {@link Context#averageParameters}, {@link Averager}, {@link
+ * Elastic#addContext}, {@link Context#join} and {@link ContextOptions#verifyInterval} refuse it
+ * with an IllegalStateException. So does {@link Context#noSync}: add gradients up instead.
  */
 public final class DataParallel implements AutoCloseable {
     private final Context context;
@@ -56,7 +59,11 @@ public final class DataParallel implements AutoCloseable {
             throw new IllegalArgumentException("parameters: there is no array in it");
         }
         List<Buffer> values = new ArrayList<>();
+        if (options.verifyInterval != 0) {
+            throw Context.firstValues("verifyInterval");
+        }
         context = new Context(group, options);
+        context.hasFirstValues = true;
         try {
             arrays.forEach((path, array) -> {
                 Buffer value = directOf(array);

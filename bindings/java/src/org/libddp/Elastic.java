@@ -57,6 +57,7 @@ public final class Elastic implements AutoCloseable {
      * @param context of {@link #group}, committed; it must stay open
      */
     public void addContext(Context context) {
+        context.requireValues("addContext");
         ddp.ddp_elastic_add_context(handle, context.handle);
         contexts.add(context);
     }

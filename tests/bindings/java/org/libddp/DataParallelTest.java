@@ -51,6 +51,28 @@ class DataParallelTest {
         }
     }
 
+    /** The program's arrays are others: libddp would compare, average and hand over its copies, and say that all is well. */
+    @Test
+    void libddpHasFirstValuesOnly() {
+        raises(IllegalStateException.class, "verifyInterval: libddp has the first values",
+                () -> new DataParallel(group, tree(1, 1), new ContextOptions().verifyInterval(2)));
+        try (DataParallel parallel = new DataParallel(group, tree(1, 1), new ContextOptions());
+                Elastic job =
+                        new Elastic(new ElasticOptions()
+                                            .group(new GroupOptions().initMethod("file:///unused"))
+                                            .maxWorld(1))) {
+            Context context = parallel.context();
+            raises(IllegalStateException.class, "averageParameters: libddp has the first values",
+                    () -> context.averageParameters(null));
+            raises(IllegalStateException.class, "join: libddp has the first values", context::join);
+            raises(IllegalStateException.class, "noSync: ", context::noSync);
+            raises(IllegalStateException.class, "Averager: libddp has the first values",
+                    () -> new Averager(context, 1));
+            raises(IllegalStateException.class, "addContext: libddp has the first values",
+                    () -> job.addContext(context));
+        }
+    }
+
     @Test
     void wrongTreesAreNamed() {
         raises(IllegalArgumentException.class, "parameters: w.1 is of class java.lang.Integer",
