@@ -23,10 +23,10 @@
  * every rank calls ddp_publish, also where nothing has changed, before the first gradient of the
  * next step.
  *
- * Not with DDP_CONTEXT_JOIN, sparse, factored and in-place parameters, devices, and hooks that do
- * not reduce over all ranks.
+ * Not with DDP_CONTEXT_JOIN, elastic jobs, sparse, factored and in-place parameters, devices, and
+ * hooks that do not reduce over all ranks.
  *
- * EXPERIMENTAL: devices, and state that moves with its elements, will be added.
+ * EXPERIMENTAL: devices, and state that moves with its elements, also in elastic jobs, will come.
  */
 #ifndef DDP_SHARD_H
 #define DDP_SHARD_H

@@ -149,16 +149,12 @@ void Context::set_group(std::shared_ptr<Group> group) {
 
 void Context::adopt_plan(const std::string& text) {
     auto* reducer = this->reducer();
-    if (reducer && model_.options.reducer.shard)
-        fail_call(DDP_ERROR_INVALID_STATE,
-                  "with DDP_CONTEXT_SHARD the plan decides who owns what, "
-                  "so it stays; adopt one before ddp_commit");
     if (!reducer) {
         building_.plan_text = text;
         return;
     }
-    const Planner::Buckets buckets = plan_from_text(text, model_.table);
-    reducer->planner().adopt(buckets);
+    Planner& planner = reducer->planner();
+    planner.adopt(plan_from_text(text, model_.table));
 }
 
 Reducer& Context::committed() const {

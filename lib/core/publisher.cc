@@ -64,10 +64,9 @@ void Publisher::publish(ReducerParts& parts) {
     parcels_.clear();
     parcels_.resize(values.size());
     for (const std::size_t b : forward_order(parts.layout->plan())) {
-        if (values[b].pieces.empty()) continue;
         auto parcel = std::make_unique<Parcel>();
         const ddp_bucket bucket = parts.layout->describe(b);
-        if (parts.group->world() > 1) {
+        if (parts.group->world() > 1 && values[b].bytes > 0) {
             for (std::size_t i = values[b].begin; i < values[b].end; ++i) {
                 const ShardPiece& piece = values[b].pieces[i];
                 const Param& p = table[piece.param];

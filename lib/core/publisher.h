@@ -34,7 +34,7 @@ public:
 private:
     // A bucket whose values are on their way.
     struct Parcel {
-        WorkPtr work;  // null: there is no other rank
+        WorkPtr work;  // null: no other rank has or needs a value
         std::atomic<bool> taken{false};
         Mutex mutex{};
     };
@@ -42,7 +42,7 @@ private:
     void finish(ReducerParts& parts);
     void take(ReducerParts& parts, std::size_t bucket);
 
-    // By bucket; null: none of its values travel.
+    // By bucket; none before the first call.
     std::vector<std::unique_ptr<Parcel>> parcels_;
     bool due_ = false;  // a step has given each rank what it is to update
 };

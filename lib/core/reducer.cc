@@ -219,6 +219,10 @@ void Reducer::skip(std::vector<std::int32_t> params, std::int32_t authority) {
 
 Planner& Reducer::planner() {
     require_idle();
+    if (parts_.model.options.reducer.shard)
+        fail_call(DDP_ERROR_INVALID_STATE,
+                  "with DDP_CONTEXT_SHARD the buckets decide who owns what, so they stay as "
+                  "ddp_commit made them; call ddp_plan_adopt before it for another plan");
     return parts_.planner;
 }
 

@@ -9,6 +9,10 @@ namespace libddp {
 
 void JobParts::add_context(Context& context) {
     context.committed();
+    if (context.model().options.reducer.shard)
+        fail_call(DDP_ERROR_UNSUPPORTED,
+                  "the context has DDP_CONTEXT_SHARD; in an elastic job the state of a rank's "
+                  "shard would be lost with the rank");
     for (const auto* list : {&context.model().table.params(), &context.model().table.buffers()})
         for (const Param& param : *list)
             if (param.data && !is_cpu(param.device))

@@ -343,4 +343,16 @@ TEST(ShardRange, RefusesWhatIsNoRankOfAWorld) {
     });
 }
 
+// What its ranks own would be lost with them.
+TEST(ElasticInCxx, ShardsAreRefused) {
+    Job job;
+    std::vector<float> value(3);
+    ddp_context_options options = ddp::Context::defaults();
+    options.flags = DDP_CONTEXT_SHARD;
+    ddp::Context context(job.elastic.group(), options);
+    context.add_param("w", {3}, value.data());
+    context.commit();
+    EXPECT_EQ(error_of([&] { job.elastic.add_context(context); }).status(), DDP_ERROR_UNSUPPORTED);
+}
+
 }  // namespace elastic_test

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <numeric>
 #include <string>
@@ -404,6 +405,9 @@ TEST(Shard, MistakesAreNamed) {
                   DDP_ERROR_INVALID_ARGUMENT);
         EXPECT_THAT(take_message(error), HasSubstr("this rank has 3 pieces"));
         EXPECT_THAT(message_of([&] { model.context.wait_value(7); }), HasSubstr("parameter 7"));
+        for (const auto& change : std::vector<std::function<void()>>{
+                 [&] { model.context.request_rebuild(); }, [&] { model.context.adopt_plan("{}"); }})
+            EXPECT_THAT(message_of(change), HasSubstr("the buckets decide who owns what"));
 
         for (const std::uint32_t flag : {DDP_CONTEXT_JOIN, DDP_CONTEXT_AUTOTUNE})
             EXPECT_THAT(message_of([&] { Sharded(group, flag); }),

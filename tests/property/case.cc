@@ -28,6 +28,7 @@ void print_options(std::ostream& out, const Case& c) {
         if (c.flags & flag) out << ", " << name;
     if (c.rebuild_interval > 0) out << ", rebuild interval " << c.rebuild_interval;
     if (c.callback) out << ", reduced callback";
+    if (c.shard) out << ", shard";
     out << "\ncaps: ";
     if (c.caps.empty()) out << c.bucket_cap << ", first " << c.first_bucket_cap;
     for (auto cap : c.caps) out << cap << " ";
@@ -97,6 +98,8 @@ std::ostream& operator<<(std::ostream& out, const Case& c) {
             << homes[static_cast<int>(p.home)];
         if (p.delayed) out << " delayed";
         if (p.uses > 1) out << ", " << p.uses << " uses";
+        const char* owners[] = {"", ", owned whole", ", replicated"};
+        if (c.shard) out << owners[p.owner];
     }
     for (std::size_t i = 0; i < c.steps.size(); ++i) {
         out << "\nstep " << i << ": ";

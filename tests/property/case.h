@@ -33,6 +33,7 @@ struct Param {
     Home home = Home::kCopy;
     bool delayed = false;
     int uses = 1;
+    ddp_owner owner = DDP_OWNER_ELEMENTS;  // with `shard`
 };
 
 // One rank in one step.
@@ -70,6 +71,7 @@ struct Case {
     std::vector<std::uint64_t> caps;  // instead of the two, unless empty
     int rebuild_interval = 0;
     bool callback = false;  // ddp_set_reduced_callback
+    bool shard = false;     // DDP_CONTEXT_SHARD, with a ddp_publish after each synced step
     Mask frozen = 0;        // before ddp_commit
     std::vector<Param> params;
     std::vector<Step> steps;

@@ -56,7 +56,8 @@ rc::Gen<Param> any_param() {
         set(&Param::count, rc::gen::weightedOneOf<int>({{8, number(0, 8)}, {1, number(0, 200)}})),
         set(&Param::home,
             choice(std::vector<Home>{Home::kCopy, Home::kView, Home::kInPlace, Home::kInPlace})),
-        set(&Param::delayed, chance(10)), set(&Param::uses, choice(std::vector<int>{1, 1, 2})));
+        set(&Param::delayed, chance(10)), set(&Param::uses, choice(std::vector<int>{1, 1, 2})),
+        set(&Param::owner, rc::gen::cast<ddp_owner>(number(0, 2))));
 }
 
 // `comes` is here what does NOT come.
@@ -94,12 +95,22 @@ rc::Gen<std::uint32_t> any_flags() {
         flag(DDP_CONTEXT_NO_REBUILD, 25), flag(DDP_CONTEXT_SKIP_NONFINITE, 25));
 }
 
+// Buckets and pieces stay.
+void choose_shardable(Case& c) {
+    c.flags &= ~std::uint32_t{DDP_CONTEXT_CONSENSUS_ORDER};
+    c.rebuild_interval = 0;
+    for (Step& step : c.steps) step.request_rebuild = false;
+    for (Param& p : c.params)
+        if (p.home == Home::kInPlace) p.home = Home::kView;
+}
+
 void choose_valid_options(Case& c) {
     if (c.params.empty()) c.params.emplace_back();
     if (c.backend == Backend::kCaller) c.groups = 1;  // its groups cannot take turns
     if (c.discovery == Discovery::kNone) c.flags &= ~std::uint32_t{DDP_CONTEXT_KEEP_LOCAL_UNUSED};
     if (c.discovery != Discovery::kFindUnused)
         c.flags &= ~std::uint32_t{DDP_CONTEXT_SKIP_UNUSED_BUCKETS};
+    if (c.shard) choose_shardable(c);
     // A static graph is recorded in the first synced step: there nothing may be left out for
     // another reason.
     c.frozen &= c.discovery == Discovery::kStaticGraph ? 0 : c.all();
@@ -200,8 +211,8 @@ rc::Gen<Case> any_case() {
             set(&Case::flags, any_flags()), set(&Case::bucket_cap, bytes),
             set(&Case::first_bucket_cap, bytes), set(&Case::caps, list(3, cap)),
             set(&Case::rebuild_interval, choice(std::vector<int>{0, 0, 0, 1, 2})),
-            set(&Case::callback, chance(40)), set(&Case::frozen, mask(80)),
-            set(&Case::params, list(kMostParams, any_param())),
+            set(&Case::callback, chance(40)), set(&Case::shard, chance(35)),
+            set(&Case::frozen, mask(80)), set(&Case::params, list(kMostParams, any_param())),
             set(&Case::steps, list(5, any_step()))),
         make_valid);
 }

@@ -52,6 +52,7 @@ ddp_context_options RankRun::options() const {
     auto result = ddp::Context::defaults();
     result.reduction = c_.reduction;
     result.flags = c_.flags;
+    if (c_.shard) result.flags |= DDP_CONTEXT_SHARD;
     if (c_.discovery == Discovery::kFindUnused) result.flags |= DDP_CONTEXT_FIND_UNUSED;
     if (c_.discovery == Discovery::kStaticGraph) result.flags |= DDP_CONTEXT_STATIC_GRAPH;
     result.bucket_cap_bytes = c_.bucket_cap;
@@ -80,8 +81,13 @@ void RankRun::add_param(int id) {
     if (p.delayed) desc.flags |= DDP_PARAM_DELAYED;
     if (p.home == Home::kInPlace) desc.flags |= DDP_PARAM_IN_PLACE;
     desc.uses = static_cast<std::uint32_t>(p.uses);
+    if (c_.shard) {
+        values_.emplace_back(index_of(p.count) * ddp_dtype_size(desc.dtype));
+        desc.data = values_.back().data();
+    }
     ddp_param param = -1;
     ddp::detail::call(ddp_register_param, context_.get(), &desc, &param);
+    if (c_.shard) context_.set_owner(param, p.owner);
 }
 
 void RankRun::run() {
@@ -100,7 +106,9 @@ void RankRun::step(std::size_t index) {
     if (!step.late) freeze_and_skip(step);
     if (step.begin) context_.step_begin();
     if (step.late) freeze_and_skip(step);
-    if (index > 0) compare_all(moments_[index - 1].after, "at the beginning");
+    // After ddp_publish views are zero.
+    if (index > 0 && !sharded(c_.steps[index - 1]))
+        compare_all(moments_[index - 1].after, "at the beginning");
     reduced_.assign(c_.params.size(), 0);
     backward(part, moment.written);
     if (part.async) {
@@ -109,11 +117,44 @@ void RankRun::step(std::size_t index) {
     }
     context_.finalize();
     if (c_.callback) check_reduced(step);
-    compare_all(moment.after, "at the end");
+    compare_all(moment.after, "at the end", sharded(step));
     synced_before_ = synced_before_ || !step.no_sync;
     for (int id = 0; id < c_.param_count() && synced_before_; ++id)
         if (context_.used(id) != moment.used[index_of(id)])
             differ(name_of(id) + (context_.used(id) ? " is used" : " is not used"));
+    if (sharded(step)) publish();
+}
+
+void RankRun::publish() {
+    const auto value = [this](int id, std::size_t byte) {
+        return static_cast<std::byte>(step_ * 31 + index_of(id) * 7 + byte * 13 + 1);
+    };
+    for (const ddp_piece& piece : context_.pieces()) {
+        auto& all = values_[index_of(piece.param)];
+        const auto count = index_of(c_.params[index_of(piece.param)].count);
+        const std::size_t size = all.size() / count;
+        const auto first = static_cast<std::size_t>(piece.first) * size;
+        if (piece.value != all.data() + first) differ(name_of(piece.param) + ": ddp_piece.value");
+        for (std::size_t i = first; i < first + static_cast<std::size_t>(piece.count) * size; ++i)
+            all[i] = value(piece.param, i);
+    }
+    context_.publish();
+    for (int i = 0; i < c_.param_count(); ++i) {
+        const int id = (i + rank_) % c_.param_count();
+        context_.wait_value(id);
+        const auto& all = values_[index_of(id)];
+        for (std::size_t k = 0; k < all.size(); ++k)
+            if (all[k] != value(id, k)) {
+                differ(name_of(id) + ": byte " + std::to_string(k) + " of the value is " +
+                       hex(&all[k], 1));
+                break;
+            }
+        const auto bytes =
+            index_of(c_.params[index_of(id)].count) * ddp_dtype_size(c_.params[index_of(id)].dtype);
+        if (!own_[index_of(id)] && std::any_of(memory(id), memory(id) + bytes,
+                                               [](std::byte b) { return b != std::byte{0}; }))
+            differ(name_of(id) + ": its view is not zero although its value has come");
+    }
 }
 
 // The list of a rank that is not the authority must not count.
@@ -163,7 +204,7 @@ std::vector<int> RankRun::announcements(const Part& part) const {
 
 void RankRun::reduced(int id, bool used) {
     ++reduced_[index_of(id)];
-    compare(id, moments_[step_].after, "in the reduced callback");
+    compare(id, moments_[step_].after, "in the reduced callback", c_.shard);
     if (used != moments_[step_].used[index_of(id)])
         differ(name_of(id) + ": `used` of the reduced callback");
 }
@@ -183,7 +224,7 @@ void RankRun::wait_for_some(std::size_t index, const Part& part) {
     order.resize(part.order % (order.size() + 1));
     for (int id : order) {
         context_.wait(id);
-        compare(id, moments_[index].after, "after ddp_wait_param");
+        compare(id, moments_[index].after, "after ddp_wait_param", sharded(c_.steps[index]));
     }
 }
 
@@ -198,20 +239,33 @@ void RankRun::write(int id, const Gradients& gradients) {
     std::copy(bytes.begin(), bytes.end(), memory(id));
 }
 
-void RankRun::compare(int id, const Gradients& gradients, const char* when) {
+void RankRun::compare(int id, const Gradients& gradients, const char* when, bool owned) {
     const ddp_dtype dtype = c_.params[index_of(id)].dtype;
     const auto expected = bytes_of(gradients[index_of(rank_)][index_of(id)], dtype);
     const std::byte* found = memory(id);
-    const auto at = std::mismatch(expected.begin(), expected.end(), found).first - expected.begin();
-    if (index_of(static_cast<int>(at)) == expected.size()) return;
-    const std::size_t size = ddp_dtype_size(dtype), element = static_cast<std::size_t>(at) / size;
+    const std::size_t size = ddp_dtype_size(dtype);
+    auto begin = expected.begin(), end = expected.end();
+    if (owned) {
+        end = begin;
+        for (const ddp_piece& piece : context_.pieces()) {
+            if (piece.param != id) continue;
+            begin += piece.first * static_cast<std::int64_t>(size);
+            end = begin + piece.count * static_cast<std::int64_t>(size);
+            if (piece.gradient != found + (begin - expected.begin()))
+                differ(name_of(id) + ": ddp_piece.gradient");
+        }
+    }
+    const auto differs = std::mismatch(begin, end, found + (begin - expected.begin())).first;
+    if (differs == end) return;
+    const auto at = differs - expected.begin();
+    const std::size_t element = static_cast<std::size_t>(at) / size;
     differ(name_of(id) + "[" + std::to_string(element) + "] has the bytes " +
            hex(found + element * size, size) + " instead of " +
            hex(&expected[element * size], size) + " " + when);
 }
 
-void RankRun::compare_all(const Gradients& gradients, const char* when) {
-    for (int id = 0; id < c_.param_count(); ++id) compare(id, gradients, when);
+void RankRun::compare_all(const Gradients& gradients, const char* when, bool owned) {
+    for (int id = 0; id < c_.param_count(); ++id) compare(id, gradients, when, owned);
 }
 
 void RankRun::differ(const std::string& what) {

@@ -33,10 +33,16 @@ private:
     void check_reduced(const Step& step);
     void wait_for_some(std::size_t index, const Part& part);
 
+    // With shards: gives the values of the pieces that this rank owns another content, publishes
+    // them, and looks at all values.
+    void publish();
+    bool sharded(const Step& step) const { return c_.shard && !step.no_sync; }
+
     std::byte* memory(int id);
     void write(int id, const Gradients& gradients);
-    void compare(int id, const Gradients& gradients, const char* when);
-    void compare_all(const Gradients& gradients, const char* when);
+    // owned: only the elements that this rank owns.
+    void compare(int id, const Gradients& gradients, const char* when, bool owned = false);
+    void compare_all(const Gradients& gradients, const char* when, bool owned = false);
     void differ(const std::string& what);
 
     const Case& c_;
@@ -47,6 +53,7 @@ private:
     // context.
     std::vector<std::byte> block_;
     std::size_t used_ = 0;
+    std::vector<std::vector<std::byte>> values_;  // with shards, by parameter
     ddp::Context context_;
     std::vector<std::byte*> own_;  // by parameter; null: a view
     std::size_t step_ = 0;

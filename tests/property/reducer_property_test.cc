@@ -62,7 +62,8 @@ TEST(ReducerProperty, EveryGradientIsWhatTheReferenceSays) {
     std::string last_failure;
     const bool passed = rc::check("every gradient is what the reference says", [&] {
         const Case c = *any_case();
-        RC_TAG(std::string(reduction_name(c.reduction)), std::string(discovery_name(c.discovery)));
+        RC_TAG(std::string(reduction_name(c.reduction)), std::string(discovery_name(c.discovery)),
+               std::string(c.shard ? "shard" : "whole"));
         if (failed_at && Clock::now() > *failed_at + kShrinking) return;
         const std::string wrong = run_case(c, worlds);
         if (wrong.empty()) return;
