@@ -2,9 +2,11 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 #include "ddp/backend.h"
 #include "kernels/dtype.h"
+#include "util/hash.h"
 
 namespace libddp {
 
@@ -31,6 +33,11 @@ inline std::byte* part_of(const ddp_collective& c, const void* all, int rank) {
 // Elements of all parts.
 inline std::size_t all_parts(const ddp_collective& c, int world) {
     return c.counts ? c.count : c.count * static_cast<std::size_t>(world);
+}
+
+// For comparing with other ranks: of the parts' sizes, where each has one. Else 0.
+inline std::uint64_t hash_of_parts(const std::uint64_t* counts, int world) {
+    return counts ? hash_of(counts, static_cast<std::size_t>(world) * sizeof *counts) : 0;
 }
 
 }  // namespace libddp

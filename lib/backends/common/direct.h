@@ -103,7 +103,7 @@ private:
 
     Peers& peers_;
     const ddp_collective& c_;
-    const Cut cut_;
+    const Cut& cut_;
     const Deadline& deadline_;
     std::size_t slot_bytes_, slots_;
     std::byte* staged_;
@@ -168,10 +168,10 @@ void direct_allreduce(Peers peers, const ddp_collective& c, const Deadline& dead
     peers.wait_sent(deadline);
 }
 
+// In place, the result overwrites this rank's own input for it, which nobody is sent.
 template <class Peers>
 void direct_reduce_scatter(Peers peers, const ddp_collective& c, const Deadline& deadline) {
-    const Cut cut =
-        make_cut(c.count * static_cast<std::size_t>(peers.size()), c.count, Peers::kChunk, c.dtype);
+    const Cut cut = cut_in_parts(c, peers.size(), Peers::kChunk);
     SliceReduction<Peers> reduction(peers, c, cut, deadline);
     peers.exchange.begin(c, deadline);
     reduction.start();

@@ -5,22 +5,20 @@
 #include <cstddef>
 #include <vector>
 
-#include "ddp/types.h"
+#include "ddp/backend.h"
 #include "device/memory.h"
 #include "kernels/dtype.h"
+#include "kernels/parts.h"
 
 namespace libddp::backend {
 
 // How the elements are cut into slices, one for each rank, and slices into chunks.
 struct Cut {
-    std::size_t element;  // bytes
-    std::size_t slice;    // elements of every slice but the last ones
-    std::size_t chunk;    // elements of every chunk of a slice but the last one
-    std::size_t total;    // elements
+    std::size_t element;              // bytes
+    std::size_t chunk;                // elements of every chunk of a slice but the last one
+    std::vector<std::size_t> begins;  // of each slice, and the end of the last one
 
-    std::size_t begin(int rank) const {
-        return std::min(static_cast<std::size_t>(rank) * slice, total);
-    }
+    std::size_t begin(int rank) const { return begins[static_cast<std::size_t>(rank)]; }
     std::size_t size(int rank) const { return begin(rank + 1) - begin(rank); }
     std::size_t chunks(int rank) const { return (size(rank) + chunk - 1) / chunk; }
     // The chunks of the longest slice.
@@ -38,18 +36,80 @@ struct Cut {
     }
 };
 
-inline Cut make_cut(std::size_t total, std::size_t slice, std::size_t chunk_bytes,
-                    ddp_dtype dtype) {
-    const std::size_t element = dtype_size(dtype);
-    return {element, slice, chunk_bytes / element, total};
+// begin_of(rank): of the slice, and for the number of ranks the end.
+template <class BeginOf>
+Cut make_cut(int ranks, std::size_t chunk_bytes, ddp_dtype dtype, BeginOf begin_of) {
+    Cut cut{dtype_size(dtype), chunk_bytes / dtype_size(dtype), {}};
+    cut.begins.reserve(static_cast<std::size_t>(ranks) + 1);
+    for (int rank = 0; rank <= ranks; ++rank) cut.begins.push_back(begin_of(rank));
+    return cut;
 }
 
 // Slices as equal as whole cache lines allow.
 inline Cut cut_evenly(std::size_t total, int ranks, std::size_t chunk_bytes, ddp_dtype dtype) {
     const std::size_t even =
-        (total + static_cast<std::size_t>(ranks) - 1) / static_cast<std::size_t>(ranks);
-    return make_cut(total, align_up(even), chunk_bytes, dtype);
+        align_up((total + static_cast<std::size_t>(ranks) - 1) / static_cast<std::size_t>(ranks));
+    return make_cut(ranks, chunk_bytes, dtype, [&](int rank) {
+        return std::min(static_cast<std::size_t>(rank) * even, total);
+    });
 }
+
+// The parts of a reduce_scatter or an allgather.
+inline Cut cut_in_parts(const ddp_collective& c, int ranks, std::size_t chunk_bytes) {
+    std::size_t next = 0;
+    return make_cut(ranks, chunk_bytes, c.dtype, [&](int rank) {
+        const std::size_t begin = next;
+        if (rank < ranks) next += part_count(c, rank);
+        return begin;
+    });
+}
+
+// The parts of a reduce_scatter or an allgather in rounds, for memory that does not hold them all.
+// Every round takes the same share of each part, so that all ranks have work until the end.
+class Rounds {
+public:
+    // room: elements of a round, at least one for each rank.
+    Rounds(const ddp_collective& c, int ranks, std::size_t room) {
+        const std::size_t total = all_parts(c, ranks), parts = static_cast<std::size_t>(ranks);
+        if (total > room) size_ = pieces(total, std::max(room, parts + 1) - parts);
+        std::size_t begin = 0, place = 0;
+        parts_.reserve(parts);
+        for (int rank = 0; rank < ranks; ++rank) {
+            const std::size_t count = part_count(c, rank);
+            parts_.push_back({begin, count, place, pieces(count, size_)});
+            begin += count;
+            place += parts_.back().step;
+        }
+        elements_ = place;
+    }
+
+    std::size_t size() const { return size_; }
+    // Elements of a rank's part in a round, and before them in the part and in the message.
+    std::size_t count(int rank, std::size_t round) const {
+        return std::min(part(rank).step, part(rank).count - before(rank, round));
+    }
+    std::size_t before(int rank, std::size_t round) const {
+        return std::min(part(rank).count, round * part(rank).step);
+    }
+    std::size_t at(int rank, std::size_t round) const {
+        return part(rank).begin + before(rank, round);
+    }
+    // Where a rank's elements stand in the memory of a round, and how many that has at most.
+    std::size_t place(int rank) const { return part(rank).place; }
+    std::size_t elements() const { return elements_; }
+
+private:
+    struct Part {
+        std::size_t begin, count, place, step;
+    };
+    static std::size_t pieces(std::size_t total, std::size_t size) {
+        return (total + size - 1) / size;
+    }
+    const Part& part(int rank) const { return parts_[static_cast<std::size_t>(rank)]; }
+
+    std::size_t size_ = 1, elements_ = 0;
+    std::vector<Part> parts_;
+};
 
 // A binomial tree over ranks counted from the root: a rank's parent is the rank without its lowest
 // set bit, and its children add one bit below that.

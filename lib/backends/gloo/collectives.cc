@@ -7,6 +7,7 @@
 #include "backends/common/slices.h"
 #include "backends/gloo/operations.h"
 #include "kernels/dtype.h"
+#include "kernels/parts.h"
 
 namespace libddp::gloo_tcp {
 namespace {
@@ -40,20 +41,24 @@ void broadcast(Mesh& mesh, const ddp_collective& c, const Deadline& deadline) {
 
 void allgather(Mesh& mesh, const ddp_collective& c, const Deadline& deadline) {
     const int size = mesh.size(), rank = mesh.rank();
-    const std::size_t bytes = c.count * dtype_size(c.dtype);
+    const std::size_t own = part_bytes(c, rank);
     const std::uint64_t tag = mesh.new_tag();
-    char* mine = static_cast<char*>(c.recv) + static_cast<std::size_t>(rank) * bytes;
-    if (c.send != mine) std::memcpy(mine, c.send, bytes);
-    const auto buffer = mesh.buffer(c.recv, bytes * static_cast<std::size_t>(size));
+    const auto place = [&](int of) { return part_begin(c, of) * dtype_size(c.dtype); };
+    std::byte* mine = part_of(c, c.recv, rank);
+    if (c.send != mine) std::memcpy(mine, c.send, own);
+    const auto buffer = mesh.buffer(c.recv, all_parts(c, size) * dtype_size(c.dtype));
     // Each rank starts with another peer, so that they do not all send to the same one first.
+    int receives = 0, sends = 0;
     for (int distance = 1; distance < size; ++distance) {
         const int from = (rank + size - distance) % size;
-        buffer->recv(from, tag, static_cast<std::size_t>(from) * bytes, bytes);
+        if (part_count(c, from) == 0) continue;
+        buffer->recv(from, tag, place(from), part_bytes(c, from));
+        ++receives;
     }
-    for (int distance = 1; distance < size; ++distance)
-        buffer->send((rank + distance) % size, tag, static_cast<std::size_t>(rank) * bytes, bytes);
-    for (int peer = 1; peer < size; ++peer) wait_recv(*buffer, deadline);
-    for (int peer = 1; peer < size; ++peer) wait_send(*buffer, deadline);
+    for (int distance = 1; distance < size && own > 0; ++distance, ++sends)
+        buffer->send((rank + distance) % size, tag, place(rank), own);
+    for (; receives > 0; --receives) wait_recv(*buffer, deadline);
+    for (; sends > 0; --sends) wait_send(*buffer, deadline);
 }
 
 }  // namespace libddp::gloo_tcp

@@ -71,11 +71,13 @@ std::uint32_t capabilities_of(Algorithm algorithm, int world_size) {
     constexpr std::uint32_t always = DDP_BACKEND_NEEDS_MATCH;
     // One rank only copies and scales, whatever the algorithm.
     if (world_size == 1 || algorithm == Algorithm::kDirect)
-        return always | DDP_BACKEND_FUSES_SCALE | DDP_BACKEND_DETERMINISTIC;
+        return always | DDP_BACKEND_COUNTS | DDP_BACKEND_FUSES_SCALE | DDP_BACKEND_DETERMINISTIC;
     const bool deterministic = algorithm == Algorithm::kRing
                                    ? world_size == 2
                                    : std::has_single_bit(static_cast<unsigned>(world_size));
-    return deterministic ? always | DDP_BACKEND_DETERMINISTIC : always;
+    // A part must have the bits of an allreduce, whose order is Gloo's own.
+    if (deterministic && world_size > 2) return always | DDP_BACKEND_DETERMINISTIC;
+    return always | DDP_BACKEND_COUNTS | (deterministic ? DDP_BACKEND_DETERMINISTIC : 0);
 }
 
 }  // namespace libddp::gloo_tcp

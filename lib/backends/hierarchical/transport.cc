@@ -13,6 +13,7 @@
 #include "backends/tcp/transport.h"
 #include "kernels/arithmetic.h"
 #include "kernels/dtype.h"
+#include "kernels/parts.h"
 #include "util/options.h"
 
 namespace libddp::hierarchical {
@@ -33,6 +34,7 @@ ddp_collective bytes_of(const ddp_collective& like, ddp_collective_kind kind, vo
     c.root = 0;
     c.send = c.recv = memory;
     c.count = bytes;
+    c.counts = nullptr;
     c.scale = 1;
     return c;
 }
@@ -44,7 +46,7 @@ HierarchicalTransport::HierarchicalTransport(const ddp_backend_host& host)
                     ? backend::Topology({0}, 0)
                     : backend::find_topology(host, Deadline::after_ms(host.timeout_ms))) {
     capabilities_ = DDP_BACKEND_FUSES_SCALE | DDP_BACKEND_COMPARES | DDP_BACKEND_DETERMINISTIC |
-                    DDP_BACKEND_INTERRUPTIBLE;
+                    DDP_BACKEND_INTERRUPTIBLE | DDP_BACKEND_COUNTS;
     if (host.world_size == 1) return;
     const shm::TeamOptions options{
         topology_.local_rank(), static_cast<int>(topology_.local_ranks().size()),
@@ -54,7 +56,7 @@ HierarchicalTransport::HierarchicalTransport(const ddp_backend_host& host)
         rail_ = std::make_unique<Rail>(host, tcp_backend(), topology_, topology_.local_rank());
     const std::uint32_t rails_can = what_rails_can(host);
     rails_fuse_scale_ = (rails_can & DDP_BACKEND_FUSES_SCALE) != 0;
-    capabilities_ = DDP_BACKEND_FUSES_SCALE | DDP_BACKEND_COMPARES |
+    capabilities_ = DDP_BACKEND_FUSES_SCALE | DDP_BACKEND_COMPARES | DDP_BACKEND_COUNTS |
                     (rails_can & (DDP_BACKEND_DETERMINISTIC | DDP_BACKEND_NEEDS_MATCH |
                                   DDP_BACKEND_INTERRUPTIBLE));
 }
@@ -108,6 +110,7 @@ void HierarchicalTransport::dispatch(const ddp_collective& c) {
 void HierarchicalTransport::agree(const ddp_collective& c) {
     ddp_collective meeting = c;
     meeting.kind = DDP_COLLECTIVE_BARRIER;
+    meeting.counts = nullptr;
     on_host_do([&] { shm::perform(*team_, meeting); });
     if (rail_) rail_->match(c);
 }
@@ -156,47 +159,50 @@ void HierarchicalTransport::broadcast(const ddp_collective& c) {
     if (!here) on_host(local);
 }
 
-// All that a host gives goes between hosts in one piece, as long as that of the largest.
+// All that a host gives goes between hosts in one piece.
 void HierarchicalTransport::allgather(const ddp_collective& c) {
-    const std::size_t own = c.count * dtype_size(c.dtype);
-    if (own == 0) return;
-    const std::size_t per_host = own * static_cast<std::size_t>(topology_.most());
-    std::vector<std::byte> all(per_host * static_cast<std::size_t>(topology_.hosts()));
-    const auto of_host = [&](int host) {
-        return all.data() + per_host * static_cast<std::size_t>(host);
-    };
+    if (c.count == 0) return;
+    std::vector<std::uint64_t> here, of_hosts(static_cast<std::size_t>(topology_.hosts()));
+    for (int rank = 0; rank < topology_.world(); ++rank) {
+        of_hosts[static_cast<std::size_t>(topology_.host_of(rank))] += part_bytes(c, rank);
+        if (topology_.host_of(rank) == topology_.host()) here.push_back(part_bytes(c, rank));
+    }
+    std::vector<std::byte> all(all_parts(c, topology_.world()) * dtype_size(c.dtype));
 
-    ddp_collective local = bytes_of(c, DDP_COLLECTIVE_ALLGATHER, of_host(topology_.host()), own);
+    ddp_collective outer = bytes_of(c, DDP_COLLECTIVE_ALLGATHER, all.data(), all.size());
+    outer.counts = of_hosts.data();
+    outer.send = part_of(outer, all.data(), topology_.host());
+    ddp_collective local =
+        bytes_of(c, DDP_COLLECTIVE_ALLGATHER, const_cast<void*>(outer.send),
+                 static_cast<std::size_t>(of_hosts[static_cast<std::size_t>(topology_.host())]));
+    local.counts = here.data();
     local.send = c.send;
     on_host(local);
-    if (leads()) {
-        ddp_collective outer = bytes_of(c, DDP_COLLECTIVE_ALLGATHER, all.data(), per_host);
-        outer.send = of_host(topology_.host());
-        rail_->run(outer);
-    }
+    if (leads()) rail_->run(outer);
     on_host(bytes_of(c, DDP_COLLECTIVE_BROADCAST, all.data(), all.size()));
 
+    const std::byte* next = all.data();
     for (int host = 0; host < topology_.hosts(); ++host)
-        for (std::size_t i = 0; i < topology_.ranks(host).size(); ++i)
-            std::memcpy(static_cast<std::byte*>(c.recv) +
-                            static_cast<std::size_t>(topology_.ranks(host)[i]) * own,
-                        of_host(host) + i * own, own);
+        for (const int rank : topology_.ranks(host)) {
+            std::memcpy(part_of(c, c.recv, rank), next, part_bytes(c, rank));
+            next += part_bytes(c, rank);
+        }
 }
 
-// Everyone's part of an allreduce. Twice the bytes that would be needed: no step of a context does
-// this.
+// Everyone's part of an allreduce: twice the bytes that would be needed between hosts.
 void HierarchicalTransport::reduce_scatter(const ddp_collective& c) {
-    const std::size_t own = c.count * dtype_size(c.dtype);
-    if (own == 0) return;
-    const auto world = static_cast<std::size_t>(topology_.world());
-    std::vector<std::byte> all(own * world);
+    if (c.count == 0) return;
     ddp_collective whole = c;
     whole.kind = DDP_COLLECTIVE_ALLREDUCE;
-    whole.count = c.count * world;
+    whole.count = all_parts(c, topology_.world());
+    whole.counts = nullptr;
+    whole.recv = const_cast<void*>(c.send);
+    if (c.counts) return allreduce(whole);  // in place
+    std::vector<std::byte> all(whole.count * dtype_size(c.dtype));
     whole.recv = all.data();
     allreduce(whole);
     const int rank = topology_.local_ranks()[static_cast<std::size_t>(topology_.local_rank())];
-    std::memcpy(c.recv, all.data() + own * static_cast<std::size_t>(rank), own);
+    std::memcpy(c.recv, part_of(c, all.data(), rank), part_bytes(c, rank));
 }
 
 // All ranks of this host have come: agree() has seen that.

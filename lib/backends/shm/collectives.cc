@@ -1,18 +1,21 @@
 // Broadcast, allgather and reduce_scatter: a short message goes with the posts, a long one is read
 // where it lies if that is shared memory, and passes through staging memory otherwise.
+#include <algorithm>
 #include <cstring>
 #include <vector>
 
+#include "backends/common/slices.h"
 #include "backends/shm/operations.h"
 #include "kernels/arithmetic.h"
 #include "kernels/dtype.h"
+#include "kernels/parts.h"
 
 namespace libddp::shm {
 namespace {
 
-bool all_sends_shared(const Team& team) {
+bool all_sends_shared(const Team& team, const ddp_collective& c) {
     for (int rank = 0; rank < team.size(); ++rank)
-        if (!team.post_of(rank).send.shared()) return false;
+        if (sent_bytes(team, c, rank) > 0 && !team.post_of(rank).send.shared()) return false;
     return true;
 }
 
@@ -35,85 +38,96 @@ void copy(const ddp_collective& c, std::byte* to, const std::byte* from, std::si
 
 // Sums this rank's part of what all give.
 void sum_part(Team& team, const ddp_collective& c, bool in_post) {
-    const std::size_t part = c.count * dtype_size(c.dtype);
+    const std::size_t count = part_count(c, team.rank());
+    if (count == 0) return;
     std::vector<const void*> inputs;
     for (int rank = 0; rank < team.size(); ++rank)
-        inputs.push_back(given(team, rank, in_post, part * static_cast<std::size_t>(team.size()),
-                               dtype_alignment(c.dtype)) +
-                         part * static_cast<std::size_t>(team.rank()));
-    cpu::reduce(c.recv, inputs.data(), inputs.size(), c.count, c.dtype, c.op, c.scale);
+        inputs.push_back(part_of(
+            c, given(team, rank, in_post, sent_bytes(team, c, rank), dtype_alignment(c.dtype)),
+            team.rank()));
+    cpu::reduce(c.recv, inputs.data(), inputs.size(), count, c.dtype, c.op, c.scale);
 }
 
 void scatter_staged(Team& team, const ddp_collective& c) {
-    const std::size_t size = dtype_size(c.dtype), ranks = static_cast<std::size_t>(team.size());
-    // A chunk holds the same elements of every rank's part.
-    const std::size_t length = team.staging_bytes() / size / ranks;
-    const auto part = [&](const void* memory, std::size_t rank, Range range) {
-        return bytes(memory) + (rank * c.count + range.begin) * size;
+    const std::size_t size = dtype_size(c.dtype);
+    const backend::Rounds rounds(c, team.size(), team.staging_bytes() / size);
+    const auto own = [&](int part, std::size_t round) {
+        return bytes(c.send) + rounds.at(part, round) * size;
     };
-    const auto copy_in = [&](std::size_t chunk) {
-        const Range range = piece(c.count, length, chunk);
-        for (std::size_t rank = 0; rank < ranks; ++rank)
-            copy(c, team.staging(team.rank(), slot_of(chunk)) + rank * length * size,
-                 part(c.send, rank, range), range.count() * size);
+    const auto staged = [&](int rank, int part, std::size_t round) {
+        return team.staging(rank, slot_of(round)) + rounds.place(part) * size;
     };
-    const auto reduce = [&](std::size_t chunk) {
-        const Range range = piece(c.count, length, chunk);
-        const auto mine = static_cast<std::size_t>(team.rank());
+    const auto copy_in = [&](std::size_t round) {
+        for (int part = 0; part < team.size(); ++part)
+            if (part != team.rank())
+                copy(c, staged(team.rank(), part, round), own(part, round),
+                     rounds.count(part, round) * size);
+    };
+    const auto reduce = [&](std::size_t round) {
+        const int mine = team.rank();
+        const std::size_t count = rounds.count(mine, round);
+        if (count == 0) return;
         std::vector<const void*> inputs;
         for (int rank = 0; rank < team.size(); ++rank)
-            inputs.push_back(team.staging(rank, slot_of(chunk)) + mine * length * size);
-        cpu::reduce(part(c.recv, 0, range), inputs.data(), ranks, range.count(), c.dtype, c.op,
-                    c.scale);
+            inputs.push_back(rank == mine ? own(mine, round) : staged(rank, mine, round));
+        cpu::reduce(bytes(c.recv) + rounds.before(mine, round) * size, inputs.data(), inputs.size(),
+                    count, c.dtype, c.op, c.scale);
     };
-    pipeline(team, c, pieces_of(c.count, length), copy_in, reduce);
+    pipeline(team, c, rounds.size(), copy_in, reduce);
 }
 
-// Every giver's message goes to every rank. into(giver): where in recv.
-template <class IsGiver, class Into>
-void spread_staged(Team& team, const ddp_collective& c, IsGiver is_giver, Into into) {
-    const std::size_t total = c.count * dtype_size(c.dtype), length = team.staging_bytes();
+// What every rank gives goes to every rank. size_of(rank): in bytes. into(rank): where in recv.
+template <class SizeOf, class Into>
+void spread_staged(Team& team, const ddp_collective& c, SizeOf size_of, Into into) {
+    const std::size_t length = team.staging_bytes();
+    std::size_t longest = 0;
+    for (int rank = 0; rank < team.size(); ++rank) longest = std::max(longest, size_of(rank));
+    const auto range_of = [&](int rank, std::size_t chunk) {
+        const std::size_t begin = std::min(chunk * length, size_of(rank));
+        return Range{begin, std::min(begin + length, size_of(rank))};
+    };
     const auto copy_in = [&](std::size_t chunk) {
-        const Range range = piece(total, length, chunk);
-        if (is_giver(team.rank()))
-            copy(c, team.staging(team.rank(), slot_of(chunk)), bytes(c.send) + range.begin,
-                 range.count());
+        const Range range = range_of(team.rank(), chunk);
+        copy(c, team.staging(team.rank(), slot_of(chunk)), bytes(c.send) + range.begin,
+             range.count());
     };
     const auto copy_out = [&](std::size_t chunk) {
-        const Range range = piece(total, length, chunk);
-        for (int rank = 0; rank < team.size(); ++rank)
-            if (rank != team.rank() && is_giver(rank))
+        for (int rank = 0; rank < team.size(); ++rank) {
+            const Range range = range_of(rank, chunk);
+            if (rank != team.rank())
                 copy(c, into(rank) + range.begin, team.staging(rank, slot_of(chunk)),
                      range.count());
+        }
     };
-    pipeline(team, c, pieces_of(total, length), copy_in, copy_out);
+    pipeline(team, c, pieces_of(longest, length), copy_in, copy_out);
 }
 
 }  // namespace
 
+std::size_t sent_bytes(const Team& team, const ddp_collective& c, int rank) {
+    return c.kind == DDP_COLLECTIVE_REDUCE_SCATTER ? all_parts(c, team.size()) * dtype_size(c.dtype)
+                                                   : part_bytes(c, rank);
+}
+
 std::size_t inline_bytes(const Team& team, const ddp_collective& c) {
     if (!is_inline(team, c) || c.kind == DDP_COLLECTIVE_BARRIER) return 0;
     if (c.kind == DDP_COLLECTIVE_BROADCAST && c.root != team.rank()) return 0;
-    const std::size_t own = c.count * dtype_size(c.dtype);
-    return c.kind == DDP_COLLECTIVE_REDUCE_SCATTER ? own * static_cast<std::size_t>(team.size())
-                                                   : own;
+    return sent_bytes(team, c, team.rank());
 }
 
 bool is_inline(const Team& team, const ddp_collective& c) {
     if (c.kind == DDP_COLLECTIVE_BARRIER) return true;
-    const std::size_t own = c.count * dtype_size(c.dtype);
-    const std::size_t ranks =
-        c.kind == DDP_COLLECTIVE_REDUCE_SCATTER ? static_cast<std::size_t>(team.size()) : 1;
-    return own <= kInlineBytes / ranks;
+    // Without counts all ranks give as much.
+    for (int rank = 0; rank < (c.counts ? team.size() : 1); ++rank)
+        if (sent_bytes(team, c, rank) > kInlineBytes) return false;
+    return true;
 }
 
 void announce(Team& team, const ddp_collective& c) {
     if (team.posted()) return;
     if (is_inline(team, c)) return team.post(c, inline_bytes(team, c), {}, {});
-    const std::size_t own = c.count * dtype_size(c.dtype);
-    const std::size_t ranks =
-        c.kind == DDP_COLLECTIVE_REDUCE_SCATTER ? static_cast<std::size_t>(team.size()) : 1;
-    team.post(c, 0, team.arena().locate(c.send, own * ranks), team.arena().locate(c.recv, own));
+    team.post(c, 0, team.arena().locate(c.send, sent_bytes(team, c, team.rank())),
+              team.arena().locate(c.recv, part_bytes(c, team.rank())));
 }
 
 void perform(Team& team, const ddp_collective& c, const Between* between) {
@@ -149,27 +163,25 @@ void broadcast(Team& team, const ddp_collective& c) {
         return;
     }
     spread_staged(
-        team, c, [&](int rank) { return rank == c.root; }, [&](int) { return bytes(c.recv); });
+        team, c, [&](int rank) { return rank == c.root ? size : 0; },
+        [&](int) { return bytes(c.recv); });
 }
 
 void allgather(Team& team, const ddp_collective& c) {
-    const std::size_t size = c.count * dtype_size(c.dtype);
-    const auto place = [&](int rank) {
-        return bytes(c.recv) + static_cast<std::size_t>(rank) * size;
-    };
+    const auto size_of = [&](int rank) { return part_bytes(c, rank); };
+    const auto place = [&](int rank) { return part_of(c, c.recv, rank); };
     const bool in_post = is_inline(team, c);
-    copy(c, place(team.rank()), bytes(c.send), size);
-    if (!in_post && !all_sends_shared(team))
-        return spread_staged(
-            team, c, [](int) { return true; }, place);
+    copy(c, place(team.rank()), bytes(c.send), size_of(team.rank()));
+    if (!in_post && !all_sends_shared(team, c)) return spread_staged(team, c, size_of, place);
     for (int rank = 0; rank < team.size(); ++rank)
-        if (rank != team.rank()) copy(c, place(rank), given(team, rank, in_post, size), size);
+        if (rank != team.rank() && size_of(rank) > 0)
+            copy(c, place(rank), given(team, rank, in_post, size_of(rank)), size_of(rank));
     if (!in_post) team.barrier(c);
 }
 
 void reduce_scatter(Team& team, const ddp_collective& c) {
     const bool in_post = is_inline(team, c);
-    if (!in_post && !all_sends_shared(team)) return scatter_staged(team, c);
+    if (!in_post && !all_sends_shared(team, c)) return scatter_staged(team, c);
     sum_part(team, c, in_post);
     if (!in_post) team.barrier(c);
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "kernels/parts.h"
 #include "util/error.h"
 
 namespace libddp::tcp {
@@ -15,7 +16,7 @@ constexpr std::int64_t kTellMs = 1000;
 
 bool Exchange::Opening::operator==(const Opening& other) const {
     return kind == other.kind && dtype == other.dtype && op == other.op && root == other.root &&
-           count == other.count && signature_size == other.signature_size &&
+           count == other.count && parts == other.parts && signature_size == other.signature_size &&
            std::memcmp(signature, other.signature, signature_size) == 0;
 }
 
@@ -25,7 +26,8 @@ void Exchange::begin(const ddp_collective& c, const Deadline& deadline) {
     c_ = &c;
     deadline_ = deadline;
     mesh_.begin_operation();
-    own_ = {c.kind, c.dtype, c.op, c.root, c.count, c.signature_size, {}};
+    own_ = {c.kind,           c.dtype, c.op, c.root, c.count, hash_of_parts(c.counts, mesh_.size()),
+            c.signature_size, {}};
     if (c.signature_size > 0) std::memcpy(own_.signature, c.signature, c.signature_size);
     difference_ = Difference{};
     incoming_.clear();

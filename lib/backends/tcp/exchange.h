@@ -37,6 +37,7 @@ private:
     struct Opening {
         std::int32_t kind, dtype, op, root;
         std::uint64_t count;
+        std::uint64_t parts;  // a hash of their sizes
         std::uint64_t signature_size;
         char signature[kMaxSignature];
         bool operator==(const Opening& other) const;

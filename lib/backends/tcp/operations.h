@@ -46,8 +46,8 @@ void ring_reduce_scatter(Bench bench, const ddp_collective& c, const Deadline& d
 
 // Down a binomial tree, in pieces.
 void broadcast(Bench bench, const ddp_collective& c, const Deadline& deadline);
-// In a full mesh every rank sends its part to every other; otherwise parts go round from neighbour
-// to neighbour.
+// In a full mesh every rank sends its part to every other, in chunks; otherwise parts go round from
+// neighbour to neighbour.
 void allgather(Bench bench, const ddp_collective& c, const Deadline& deadline);
 
 }  // namespace libddp::tcp

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <vector>
 
+#include "backends/common/direct.h"
 #include "backends/common/slices.h"
 #include "backends/tcp/operations.h"
 #include "kernels/arithmetic.h"
@@ -111,13 +112,13 @@ void pass_on(Mesh& mesh, Neighbours& neighbours, const std::vector<Chunk>& incom
     mesh.wait_sent(deadline);
 }
 
-// Everyone's part in log2(world) rounds (Bruck's algorithm): block j of the result is that of the
-// rank j places before this one.
-const std::byte* gather_blocks(Bench bench, const void* mine, std::size_t bytes,
+// Everyone's part in log2(world) rounds (Bruck's algorithm): block j of the result begins with that
+// of the rank j places before this one. own: bytes of this rank's part. bytes: of the longest.
+const std::byte* gather_blocks(Bench bench, const void* mine, std::size_t own, std::size_t bytes,
                                const Deadline& deadline) {
     Mesh& mesh = bench.mesh;
     std::byte* const blocks = bench.memory.require(bytes * static_cast<std::size_t>(mesh.size()));
-    std::memcpy(blocks, mine, bytes);
+    if (own > 0) std::memcpy(blocks, mine, own);
     for (int distance = 1; distance < mesh.size(); distance *= 2) {
         const auto count = static_cast<std::size_t>(std::min(distance, mesh.size() - distance));
         int missing = 1;
@@ -130,6 +131,25 @@ const std::byte* gather_blocks(Bench bench, const void* mine, std::size_t bytes,
     return blocks;
 }
 
+// This rank's part of an allgather, and the parts of the others.
+void send_to_all(Bench bench, const backend::Cut& cut, const char* mine) {
+    const int rank = bench.rank();
+    for (std::size_t k = 0; k < cut.chunks(rank); ++k)
+        backend::each_after(bench, [&](int peer) {
+            bench.send(peer, mine + k * cut.chunk * cut.element,
+                       cut.chunk_size(rank, k) * cut.element, k);
+        });
+}
+void expect_from_all(Bench bench, const backend::Cut& cut, char* all, int& missing) {
+    for (std::size_t k = 0; k < cut.most_chunks(bench.size()); ++k)
+        backend::each_before(bench, [&](int peer) {
+            if (k >= cut.chunks(peer)) return;
+            ++missing;
+            bench.expect(peer, all + cut.offset(peer, k), cut.chunk_size(peer, k) * cut.element,
+                         &missing, k);
+        });
+}
+
 }  // namespace
 
 void ring_allreduce(Bench bench, const ddp_collective& c, const Deadline& deadline) {
@@ -138,7 +158,7 @@ void ring_allreduce(Bench bench, const ddp_collective& c, const Deadline& deadli
     const std::size_t bytes = c.count * dtype_size(c.dtype);
     bench.exchange.compare(c, deadline);
     if (bytes * static_cast<std::size_t>(size) <= kGathered) {
-        const std::byte* const blocks = gather_blocks(bench, c.send, bytes, deadline);
+        const std::byte* const blocks = gather_blocks(bench, c.send, bytes, bytes, deadline);
         std::vector<const void*> inputs;
         for (int r = 0; r < size; ++r)
             inputs.push_back(blocks + static_cast<std::size_t>((rank - r + size) % size) * bytes);
@@ -163,12 +183,13 @@ void ring_allreduce(Bench bench, const ddp_collective& c, const Deadline& deadli
 void ring_reduce_scatter(Bench bench, const ddp_collective& c, const Deadline& deadline) {
     Mesh& mesh = bench.mesh;
     bench.exchange.compare(c, deadline);
-    const std::size_t total = c.count * static_cast<std::size_t>(mesh.size());
-    const backend::Cut cut = backend::make_cut(total, c.count, Bench::kChunk, c.dtype);
-    std::vector<char> partial(total * cut.element);
+    const backend::Cut cut = backend::cut_in_parts(c, mesh.size(), Bench::kChunk);
+    // In place, as in an allreduce.
+    std::vector<char> own(c.counts ? 0 : cut.begin(mesh.size()) * cut.element);
+    char* const partial = c.counts ? static_cast<char*>(const_cast<void*>(c.send)) : own.data();
     Neighbours neighbours(mesh);
     ring_reduce(
-        bench, neighbours, c, cut, mesh.rank(), partial.data(), deadline,
+        bench, neighbours, c, cut, mesh.rank(), partial, deadline,
         [&](const Chunk& chunk) {
             return static_cast<char*>(c.recv) + chunk.k * cut.chunk * cut.element;
         },
@@ -179,33 +200,36 @@ void ring_reduce_scatter(Bench bench, const ddp_collective& c, const Deadline& d
 void allgather(Bench bench, const ddp_collective& c, const Deadline& deadline) {
     Mesh& mesh = bench.mesh;
     const int rank = mesh.rank(), size = mesh.size();
-    const std::size_t bytes = c.count * dtype_size(c.dtype);
+    const backend::Cut cut = backend::cut_in_parts(c, size, Bench::kChunk);
     char* const all = static_cast<char*>(c.recv);
-    const auto part = [&](int of) { return all + static_cast<std::size_t>(of) * bytes; };
+    const auto part = [&](int of) { return all + cut.offset(of, 0); };
+    const auto bytes_of = [&](int of) { return cut.size(of) * cut.element; };
+    const auto take_own = [&] {
+        if (c.send != part(rank)) std::memcpy(part(rank), c.send, bytes_of(rank));
+    };
     bench.exchange.begin(c, deadline);
     if (mesh.full()) {
-        for (int distance = 1; distance < size; ++distance)
-            mesh.send(mesh.after(distance), MessageType::kData, c.send, bytes);
+        send_to_all(bench, cut, static_cast<const char*>(c.send));
         bench.exchange.finish();
-        int missing = size - 1;
-        for (int distance = 1; distance < size; ++distance)
-            mesh.expect(mesh.before(distance), MessageType::kData, part(mesh.before(distance)),
-                        bytes, &missing);
-        if (c.send != part(rank)) std::memcpy(part(rank), c.send, bytes);
+        int missing = 0;
+        expect_from_all(bench, cut, all, missing);
+        take_own();
         mesh.wait(deadline, [&] { return missing == 0; });
         return mesh.wait_sent(deadline);
     }
     bench.exchange.finish();
-    if (bytes * static_cast<std::size_t>(size) <= kGathered) {
-        const std::byte* const blocks = gather_blocks(bench, c.send, bytes, deadline);
+    std::size_t longest = 0;
+    for (int r = 0; r < size; ++r) longest = std::max(longest, bytes_of(r));
+    if (longest * static_cast<std::size_t>(size) <= kGathered) {
+        const std::byte* const blocks =
+            gather_blocks(bench, c.send, bytes_of(rank), longest, deadline);
         for (int r = 0; r < size; ++r)
             std::memcpy(part(r),
-                        blocks + static_cast<std::size_t>((rank - r + size) % size) * bytes, bytes);
+                        blocks + static_cast<std::size_t>((rank - r + size) % size) * longest,
+                        bytes_of(r));
         return;
     }
-    if (c.send != part(rank)) std::memcpy(part(rank), c.send, bytes);
-    const backend::Cut cut = backend::make_cut(c.count * static_cast<std::size_t>(size), c.count,
-                                               Bench::kChunk, c.dtype);
+    take_own();
     Neighbours neighbours(mesh);
     for (std::size_t k = 0; k < cut.chunks(rank); ++k)
         neighbours.send(all + cut.offset(rank, k), cut.chunk_size(rank, k) * cut.element);

@@ -2,82 +2,12 @@
 // against plain arithmetic.
 #include <gtest/gtest.h>
 
-#include "unit/backend/fake_host.h"
-#include "unit/backend/numbers.h"
+#include "unit/backend/message.h"
 
 namespace libddp {
 namespace {
 
 using namespace testing_backend;
-
-// Small integers in every type: sums and products of up to 5 are exact, so that results are
-// compared as bytes.
-Bytes numbers(std::size_t count, ddp_dtype dtype, int seed) {
-    constexpr std::size_t kPeriod = 1009;
-    std::mt19937 random(static_cast<unsigned>(seed));
-    const std::size_t size = dtype_size(dtype);
-    const std::size_t drawn = std::min(count, kPeriod);
-    Bytes bytes(count * size + 1);
-    std::vector<double> values(drawn * 2);
-    for (double& v : values)
-        v = dtype == DDP_U8 ? static_cast<double>(random() % 3)
-                            : static_cast<double>(random() % 5) - 2;
-    if (is_floating(dtype))
-        cpu::convert(bytes.data(), dtype, values.data(), is_complex(dtype) ? DDP_C128 : DDP_F64,
-                     drawn);
-    else
-        for (std::size_t i = 0; i < drawn; ++i) {
-            const auto value = static_cast<std::int64_t>(values[i]);
-            std::memcpy(bytes.data() + i * size, &value, size);  // little-endian: the low bytes
-        }
-    repeat(bytes, drawn * size, count * size);
-    return bytes;
-}
-
-Bytes reduced(const std::vector<Bytes>& inputs, std::size_t count, ddp_dtype dtype,
-              ddp_reduce_op op, double scale) {
-    std::vector<const void*> pointers;
-    for (const Bytes& input : inputs) pointers.push_back(input.data());
-    Bytes out(count * dtype_size(dtype) + 1);
-    cpu::reduce(out.data(), pointers.data(), pointers.size(), count, dtype, op, scale);
-    return out;
-}
-
-// Equal but for the sign of zeros, which in a product of complex numbers depends on the order of
-// the factors. Ring and bcube have an order of their own.
-bool equal(const Bytes& a, const Bytes& b, std::size_t count, ddp_dtype dtype) {
-    const Bytes zeros(a.size());
-    const auto plus_zero = [&](const Bytes& x) {
-        return reduced({x, zeros}, count, dtype, DDP_SUM, 1);
-    };
-    return a.size() == b.size() && (!is_floating(dtype) ? a == b : plus_zero(a) == plus_zero(b));
-}
-
-// A message of a rank.
-class Message {
-public:
-    Message(Rank& rank, bool allocated, const Bytes& content) : rank_(rank), size_(content.size()) {
-        if (allocated && rank.world() > 1)
-            data_ = allocated_ = static_cast<char*>(rank.allocate(size_));
-        else
-            data_ = (own_ = content).data();
-        std::memcpy(data_, content.data(), size_);
-    }
-    ~Message() {
-        if (allocated_) rank_.deallocate(allocated_);
-    }
-    Message(const Message&) = delete;
-    Message& operator=(const Message&) = delete;
-    char* data() { return data_; }
-    Bytes bytes() const { return {data_, data_ + size_}; }
-
-private:
-    Rank& rank_;
-    const std::size_t size_;
-    Bytes own_;
-    char* allocated_ = nullptr;
-    char* data_ = nullptr;
-};
 
 class Collectives : public testing::TestWithParam<std::tuple<int, Kind>> {
 protected:

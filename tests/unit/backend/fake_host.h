@@ -24,6 +24,7 @@
 #include "backends/tcp/transport.h"
 #include "ddp/backend.h"
 #include "ddp/group.h"
+#include "kernels/parts.h"
 #include "support/slack.h"
 
 namespace libddp::testing_backend {
@@ -155,6 +156,19 @@ public:
     ddp_status run(ddp_collective_kind kind, ddp_dtype dtype, ddp_reduce_op op, const void* send,
                    void* recv, std::size_t count, double scale = 1, int root = 0) {
         return run(collective(kind, dtype, op, send, recv, count, scale, root));
+    }
+    // In place, with a part for each rank.
+    ddp_status run_in_parts(ddp_collective_kind kind, ddp_dtype dtype, void* all,
+                            const std::vector<std::uint64_t>& counts, double scale = 1) {
+        ddp_collective c = collective(kind, dtype, DDP_SUM, all, all, 0, scale);
+        c.counts = counts.data();
+        for (const std::uint64_t count : counts) c.count += static_cast<std::size_t>(count);
+        void* const own = part_of(c, all, rank());
+        if (kind == DDP_COLLECTIVE_ALLGATHER)
+            c.send = own;
+        else
+            c.recv = own;
+        return run(c);
     }
     ddp_status allreduce(std::vector<float>& data) {
         return run(DDP_COLLECTIVE_ALLREDUCE, DDP_F32, DDP_SUM, data.data(), data.data(),
