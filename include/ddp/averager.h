@@ -113,8 +113,8 @@ static inline void ddp_outer_options_init(ddp_outer_options* options) {
  *    NaN in an average stays in u.
  *
  * Errors: INVALID_ARGUMENT (unknown kind, a number out of range), INVALID_STATE (during a step;
- * the context was freed), OUT_OF_MEMORY. ddp_averager_step then also has TIMEOUT and UNAVAILABLE (a device).
- * Threads: one. Blocks: no. Collective: no. Callbacks: no. */
+ * the context was freed), OUT_OF_MEMORY. ddp_averager_step then also has TIMEOUT and UNAVAILABLE (a
+ * device). Threads: one. Blocks: no. Collective: no. Callbacks: no. */
 DDP_API ddp_status ddp_averager_set_outer(ddp_averager* averager, const ddp_outer_options* options,
                                           ddp_error** error);
 

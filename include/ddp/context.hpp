@@ -162,6 +162,17 @@ public:
     void publish() {
         detail::call(ddp_publish, get());
     }
+    /* Empty: none. */
+    using Update = std::function<void(const ddp_piece* const* pieces, std::size_t count)>;
+    void set_update(Update update) {
+        if (!update)
+            return detail::call(ddp_set_update, get(), static_cast<ddp_update_fn>(nullptr),
+                                static_cast<void*>(nullptr), static_cast<void (*)(void*)>(nullptr));
+        auto state = std::make_unique<Update>(std::move(update));
+        detail::call(ddp_set_update, get(), &run_update, static_cast<void*>(state.get()),
+                     &destroy_update);
+        state.release();
+    }
     void wait_value(ddp_param param) {
         detail::call(ddp_wait_value, get(), param);
     }
@@ -352,6 +363,13 @@ private:
                                           ddp_error** error) {
         return detail::guarded(error,
                                [&] { (*static_cast<BucketFunction*>(state))(group, bucket); });
+    }
+    static ddp_status run_update(void* state, const ddp_piece* const* pieces, std::size_t count,
+                                 ddp_error** error) {
+        return detail::guarded(error, [&] { (*static_cast<Update*>(state))(pieces, count); });
+    }
+    static void destroy_update(void* state) {
+        delete static_cast<Update*>(state);
     }
     static void destroy_bucket_function(void* state) {
         delete static_cast<BucketFunction*>(state);

@@ -82,6 +82,28 @@ DDP_API ddp_status ddp_piece_get(ddp_context* context, int32_t index, ddp_piece*
  * Callbacks: no. */
 DDP_API ddp_status ddp_publish(ddp_context* context, ddp_error** error);
 
+/* An optimizer that updates the pieces of one bucket: from piece->gradient to piece->value. libddp
+ * calls it once for each bucket of a synced step that a rank uses, as soon as this rank's gradients
+ * there are final and while they are in the processor's cache, and sends the values when it
+ * returns: ddp_publish is not needed. It runs on any thread inside a call of a step, or on
+ * libddp's own, while the backward pass goes on, for one bucket at a time of each group in a round
+ * robin. So a gradient may be announced only when the backward pass no longer reads the value.
+ * Pieces of frozen and skipped parameters are left out. piece->gradient is libddp's until the
+ * function returns. To fail, it returns an error status, and may set *error (libddp takes
+ * ownership): the context breaks on every rank. */
+typedef ddp_status (*ddp_update_fn)(void* user_data, const ddp_piece* const* pieces, size_t count,
+                                    ddp_error** error);
+
+/* Installs the function. fn NULL: none. destroy (may be NULL) is called exactly once when user_data
+ * is no longer needed, but not if this call fails. All ranks install one, or none. Where a step
+ * fails after a call of it, some parameters have new values and others old ones: start again from a
+ * checkpoint. ddp_step_discard is refused. Errors: INVALID_STATE (during a step; no
+ * DDP_CONTEXT_SHARD), UNSUPPORTED (with FIND_UNUSED, STATIC_GRAPH or SKIP_NONFINITE, whose answers
+ * come after the last bucket). Threads: one. Blocks: no. Collective: no, but alike on all ranks.
+ * Callbacks: no. */
+DDP_API ddp_status ddp_set_update(ddp_context* context, ddp_update_fn fn, void* user_data,
+                                  void (*destroy)(void* user_data), ddp_error** error);
+
 /* Waits until the parameter, and all others of its bucket, have the values of the last ddp_publish
  * on this rank. At once if nothing was published. The first gradient of the next step waits for all
  * parameters. Errors: INVALID_ARGUMENT, or what broke the group: parameters whose wait has not

@@ -74,6 +74,15 @@ ddp_status ddp_publish(ddp_context* context, ddp_error** error) {
     });
 }
 
+ddp_status ddp_set_update(ddp_context* context, ddp_update_fn fn, void* user_data,
+                          void (*destroy)(void*), ddp_error** error) {
+    return guard(error, "ddp_set_update", [&] {
+        Results& results = between_steps(context).committed().results();
+        results.require_updates();
+        results.set_update({fn, owned(user_data, destroy)});
+    });
+}
+
 ddp_status ddp_wait_value(ddp_context* context, ddp_param param, ddp_error** error) {
     return step_call(context, error, "ddp_wait_value",
                      [&](Reducer& r) { r.results().wait_value(param); });

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -33,6 +34,11 @@ public:
     bool has_run(std::uint64_t agreement) const { return ran_ == agreement; }
 
     const HookPtr& hook() const { return hook_; }
+    // The function continues every reduction. Empty: nothing does.
+    using Continuation = std::function<WorkPtr(const ddp_bucket& bucket, const OpTag& tag)>;
+    void continue_with(Continuation continuation);
+    // The hook, and what continues it.
+    const HookPtr& running() const { return running_; }
     Group& group() const { return *group_; }
     // All operations of a bucket run on one link, whichever buckets are left out: the one that its
     // memory comes from.
@@ -60,7 +66,8 @@ private:
     std::shared_ptr<Group> group_;
     const ContextNumber* number_ = nullptr;
     std::vector<std::unique_ptr<ddp_group>> links_;  // hooks borrow them: they stay where they are
-    HookPtr hook_;
+    HookPtr hook_, running_;
+    Continuation continuation_;
     std::uint32_t hash_ = 0;
     std::optional<std::uint64_t> ran_;
     std::atomic<std::uint64_t> bytes_in_{0};

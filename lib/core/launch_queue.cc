@@ -194,10 +194,11 @@ WorkPtr LaunchQueue::reduce(Entry& entry, OpTag tag) {
     if (entry.alone)
         return gradients_.reduce_alone(*link.impl, entry.bucket.tensors.front().param, *step_, tag);
     tag.traffic = hook_.given(entry.content);
-    if (!recorder_) return hook_.hook()->reduce(link, entry.bucket, tag);
+    Hook& hook = *hook_.running();
+    if (!recorder_) return hook.reduce(link, entry.bucket, tag);
     const std::int64_t since = record::now_ns();
     record_launch(entry, record::EventKind::kHookBegin, since);
-    WorkPtr work = hook_.hook()->reduce(link, entry.bucket, tag);
+    WorkPtr work = hook.reduce(link, entry.bucket, tag);
     record_launch(entry, record::EventKind::kHookEnd, record::now_ns(), since);
     return work;
 }

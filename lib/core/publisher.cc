@@ -7,6 +7,7 @@
 #include "comm/link.h"
 #include "comm/verdict.h"
 #include "core/reducer_parts.h"
+#include "kernels/arithmetic.h"
 #include "kernels/dtype.h"
 
 namespace libddp {
@@ -39,16 +40,40 @@ std::byte* place_of(const ddp_bucket& bucket, const ShardPiece& piece) {
     return static_cast<std::byte*>(bucket.buffer) + piece.offset;
 }
 
-WorkPtr send(const ReducerParts& parts, const ddp_bucket& bucket, const Shards::Values& values) {
-    const auto index = static_cast<std::size_t>(bucket.index);
-    const std::shared_ptr<Link> link = parts.group->link(index);
+const Shards::Values& values_of(const ReducerParts& parts, const ddp_bucket& bucket) {
+    return parts.layout->shards().values()[static_cast<std::size_t>(bucket.index)];
+}
+
+// Sends this rank's values of a bucket. Null: no other rank has or needs one.
+WorkPtr send(const ReducerParts& parts, const ddp_bucket& bucket, const OpTag& tag) {
+    const Shards::Values& values = values_of(parts, bucket);
+    if (parts.group->world() == 1 || values.bytes == 0) return nullptr;
+    for (std::size_t i = values.begin; i < values.end; ++i) {
+        const ShardPiece& piece = values.pieces[i];
+        const Param& p = parts.model.table[piece.param];
+        std::memcpy(place_of(bucket, piece), value_of(piece, p), bytes_of(piece, p));
+    }
+    return parts.group->link(static_cast<std::size_t>(bucket.index))
+        ->submit({DDP_COLLECTIVE_ALLGATHER, nullptr, bucket.buffer, values.bytes, DDP_U8, DDP_SUM,
+                  0, bucket.device, values.counts},
+                 tag);
+}
+
+// Results that a hook left elsewhere.
+void bring_home(const ddp_bucket& bucket, std::byte* gradient, std::size_t count) {
+    const auto before = static_cast<std::size_t>(gradient - static_cast<std::byte*>(bucket.buffer));
+    const std::byte* const result =
+        static_cast<const std::byte*>(bucket.result) +
+        before / dtype_size(bucket.dtype) * dtype_size(bucket.result_dtype);
+    cpu::convert(gradient, bucket.dtype, result, bucket.result_dtype, count);
+}
+
+OpTag tag_between_steps(const ReducerParts& parts, std::size_t bucket) {
     OpTag tag = parts.queue.step_tag(Purpose::kPublish);
-    tag.facts.bucket = bucket.index;
-    tag.order.queue = link->executor();
-    tag.memory.used = parts.layout->memory(index);
-    return link->submit({DDP_COLLECTIVE_ALLGATHER, nullptr, bucket.buffer, values.bytes, DDP_U8,
-                         DDP_SUM, 0, bucket.device, values.counts},
-                        tag);
+    tag.facts.bucket = static_cast<std::int32_t>(bucket);
+    tag.order.queue = parts.group->link(bucket)->executor();
+    tag.memory.used = parts.layout->memory(bucket);
+    return tag;
 }
 
 }  // namespace
@@ -59,24 +84,43 @@ void Publisher::publish(ReducerParts& parts) {
         parts.refuse_in_step(str("gradients of unsynced steps wait for step ", parts.totals.steps,
                                  " in the memory through which values travel; call it after the "
                                  "synced step"));
-    const auto& table = parts.model.table;
-    const auto& values = parts.layout->shards().values();
     parcels_.clear();
-    parcels_.resize(values.size());
+    parcels_.resize(parts.layout->size());
     for (const std::size_t b : forward_order(parts.layout->plan())) {
         auto parcel = std::make_unique<Parcel>();
-        const ddp_bucket bucket = parts.layout->describe(b);
-        if (parts.group->world() > 1 && values[b].bytes > 0) {
-            for (std::size_t i = values[b].begin; i < values[b].end; ++i) {
-                const ShardPiece& piece = values[b].pieces[i];
-                const Param& p = table[piece.param];
-                std::memcpy(place_of(bucket, piece), value_of(piece, p), bytes_of(piece, p));
-            }
-            parcel->work = send(parts, bucket, values[b]);
-        }
+        parcel->work = send(parts, parts.layout->describe(b), tag_between_steps(parts, b));
         parcels_[b] = std::move(parcel);
     }
     due_ = false;
+}
+
+WorkPtr Publisher::update(const ReducerParts& parts, const ddp_bucket& bucket, const OpTag& tag) {
+    const Shards::Values& values = values_of(parts, bucket);
+    std::vector<ddp_piece> pieces;
+    const auto add = [&](const ShardPiece& own) {
+        const Param& p = parts.model.table[own.param];
+        const ParamState& s = parts.gradients[own.param];
+        if (s.now.role != Role::kExpected) return;
+        std::byte* const gradient =
+            s.place + static_cast<std::size_t>(own.first) * dtype_size(bucket.dtype);
+        if (bucket.result) bring_home(bucket, gradient, static_cast<std::size_t>(own.count));
+        pieces.push_back({sizeof(ddp_piece), own.param, own.replicated ? 1 : 0, own.first,
+                          own.count, p.data ? value_of(own, p) : nullptr, gradient});
+    };
+    for (std::size_t i = values.begin; i < values.end; ++i) add(values.pieces[i]);
+    for (const ShardPiece& own : values.replicated) add(own);
+    std::vector<const ddp_piece*> pointers;
+    for (const ddp_piece& piece : pieces) pointers.push_back(&piece);
+    ddp_error* error = nullptr;
+    const ddp_status status =
+        update_.fn(update_.user_data.get(), pointers.data(), pointers.size(), &error);
+    if (status != DDP_OK)
+        throw Error(take_user_error(status, error, "the function of ddp_set_update"));
+    auto parcel = std::make_unique<Parcel>();
+    parcel->work = send(parts, bucket, tag);
+    const WorkPtr work = parcel->work;
+    parcels_[static_cast<std::size_t>(bucket.index)] = std::move(parcel);
+    return work;
 }
 
 void Publisher::wait(ReducerParts& parts, std::int32_t param) {
@@ -130,10 +174,14 @@ void Publisher::on_begin(ReducerParts& parts) {
                 "; call ddp_publish after the optimizer on every rank, also where it changed "
                 "nothing"));
     finish(parts);
+    if (updates() && parcels_.size() != parts.layout->size()) {
+        parcels_.clear();
+        parcels_.resize(parts.layout->size());
+    }
 }
 
 void Publisher::on_end(ReducerParts& parts) {
-    due_ = parts.step->has_results() && !parts.step->skipped;
+    due_ = parts.step->has_results() && !parts.step->skipped && !updates();
 }
 
 }  // namespace libddp

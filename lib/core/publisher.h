@@ -11,12 +11,27 @@
 
 #include "comm/work.h"
 #include "core/observer.h"
+#include "ddp/shard.h"
 #include "util/mutex.h"
 
 namespace libddp {
 
+// A function of the program's that updates values, and its state.
+struct UpdateCallback {
+    ddp_update_fn fn = nullptr;
+    std::shared_ptr<void> user_data{};
+};
+
 class Publisher final : public Observer {
 public:
+    // The callback updates the pieces of each bucket as soon as their gradients are final, and
+    // their values are sent then.
+    void set_update(UpdateCallback update) { update_ = std::move(update); }
+    bool updates() const { return update_.fn != nullptr; }
+    // Calls it for a bucket with its result, and sends the values. Returns the work to wait for;
+    // null: no other rank has or needs one.
+    WorkPtr update(const ReducerParts& parts, const ddp_bucket& bucket, const OpTag& tag);
+
     // Sends this rank's values, bucket by bucket in the order of registration, as forward passes
     // go. Collective. Between steps.
     void publish(ReducerParts& parts);
@@ -34,7 +49,7 @@ public:
 private:
     // A bucket whose values are on their way.
     struct Parcel {
-        WorkPtr work;  // null: no other rank has or needs a value
+        WorkPtr work{};  // null: no other rank has or needs a value
         std::atomic<bool> taken{false};
         Mutex mutex{};
     };
@@ -42,6 +57,7 @@ private:
     void finish(ReducerParts& parts);
     void take(ReducerParts& parts, std::size_t bucket);
 
+    UpdateCallback update_;
     // By bucket; none before the first call.
     std::vector<std::unique_ptr<Parcel>> parcels_;
     bool due_ = false;  // a step has given each rank what it is to update

@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "core/captured_step.h"
-#include "core/publisher.h"
 #include "core/unused.h"
 #include "util/error.h"
 
@@ -130,6 +129,10 @@ void Results::discard() {
     if (phase == Phase::kClosing || phase == Phase::kClosingLocal)
         parts_.refuse_in_step(
             str("ddp_finalize must follow ddp_finalize_async of step ", parts_.totals.steps));
+    if (parts_.observers.publisher && parts_.observers.publisher->updates())
+        fail_call(DDP_ERROR_UNSUPPORTED,
+                  "parameters are updated in the step (ddp_set_update), so buckets that are on "
+                  "their way cannot be taken back");
     if (phase == Phase::kIdle) parts_.begin_step();  // where it throws nothing is discarded
     parts_.step->end = Step::End::kDiscarded;
     start_draining();
@@ -149,9 +152,33 @@ void Results::discard() {
 
 void Results::publish() {
     parts_.group->check();
+    publisher().publish(parts_);
+}
+
+Publisher& Results::publisher() const {
     if (!parts_.observers.publisher)
         fail_call(DDP_ERROR_INVALID_STATE, "create the context with DDP_CONTEXT_SHARD");
-    parts_.observers.publisher->publish(parts_);
+    return *parts_.observers.publisher;
+}
+
+void Results::require_updates() const {
+    publisher();
+    const ReducerOptions& options = parts_.model.options.reducer;
+    if (options.find_unused || options.static_graph || options.nonfinite == Nonfinite::kSkip)
+        fail_call(DDP_ERROR_UNSUPPORTED,
+                  "with DDP_CONTEXT_FIND_UNUSED, DDP_CONTEXT_STATIC_GRAPH and "
+                  "DDP_CONTEXT_SKIP_NONFINITE ranks agree after the last bucket what a step "
+                  "changes; update after ddp_finalize, and call ddp_publish");
+}
+
+void Results::set_update(UpdateCallback update) {
+    InstalledHook::Continuation continuation;
+    if (update.fn)
+        continuation = [this](const ddp_bucket& bucket, const OpTag& tag) {
+            return publisher().update(parts_, bucket, tag);
+        };
+    publisher().set_update(std::move(update));
+    parts_.hook.continue_with(std::move(continuation));
 }
 
 void Results::wait_value(std::int32_t param) {
@@ -210,8 +237,9 @@ void Results::finish_bucket(const ddp_bucket& bucket) {
         parts_.totals.sent_bytes += planned.content;
     if (step.skipped) return drop(bucket);
     if (step.discarded()) clear_results(bucket);
+    const bool updated = parts_.observers.publisher && parts_.observers.publisher->updates();
     for (const auto& tensor : bucket.tensors) {
-        if (!step.has_results()) break;
+        if (!step.has_results() || updated) break;
         // A gradient that this rank used gets the result. A gradient that it did not use depends on
         // the others.
         const Role role = parts_.gradients[tensor.param].now.role;

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "core/arrivals.h"
+#include "core/publisher.h"
 #include "core/reducer_parts.h"
 #include "ddp/overlap.h"
 
@@ -42,11 +43,15 @@ public:
     void discard();
     // With shards: sends the values that this rank has updated; waits for one.
     void publish();
+    // Throws unless the program may update in the step.
+    void require_updates() const;
+    void set_update(UpdateCallback update);
     void wait_value(std::int32_t param);
     // A whole step with gradients of zero, for a rank that has no more inputs.
     void shadow();
 
 private:
+    Publisher& publisher() const;
     void start_draining();
     void drain_until(std::size_t bucket_count);
     void finish_bucket(const ddp_bucket& bucket);

@@ -142,7 +142,8 @@ Shards::Shards(const BucketPlan& plan, const ParamTable& table, std::int32_t ran
         mine_.insert(mine_.end(), own + static_cast<std::ptrdiff_t>(values.begin),
                      own + static_cast<std::ptrdiff_t>(values.end));
         for (const BucketSection& section : bucket.sections)
-            if (!section.counts) add(part_of(section, rank), true, mine_);
+            if (!section.counts) add(part_of(section, rank), true, values.replicated);
+        mine_.insert(mine_.end(), values.replicated.begin(), values.replicated.end());
         values_.push_back(std::move(values));
     }
     std::stable_sort(mine_.begin(), mine_.end(),

@@ -40,6 +40,7 @@ public:
         std::vector<ShardPiece> pieces;
         // of `pieces`: those of this rank
         std::size_t begin = 0, end = 0;
+        std::vector<ShardPiece> replicated;  // which do not travel
         std::size_t bytes = 0;
         std::shared_ptr<const std::vector<std::uint64_t>> counts;  // bytes of each rank
     };

@@ -343,7 +343,7 @@ TEST(ShardRange, RefusesWhatIsNoRankOfAWorld) {
     });
 }
 
-// What its ranks own would be lost with them.
+// A shard would be lost with its rank.
 TEST(ElasticInCxx, ShardsAreRefused) {
     Job job;
     std::vector<float> value(3);

@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <numeric>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -51,6 +52,7 @@ struct Training {
     bool accumulates = false;         // every second step is not synced
     std::string hook{};
     unsigned groups = 1;
+    bool in_step = false;  // with ddp_set_update
 };
 
 // Values of this rank after some steps whose gradients depend on the values.
@@ -84,7 +86,17 @@ std::vector<float> train(int rank, ddp_group* group, const Training& training,
         if (owned && !piece.replicated) *owned += static_cast<double>(piece.count);
     }
 
-    for (int step = 0; step < 6; ++step) {
+    int step = 0;
+    std::map<ddp_param, AdamW*> optimizer_of;
+    for (std::size_t i = 0; i < pieces.size(); ++i) optimizer_of[pieces[i].param] = &optimizers[i];
+    if (training.in_step)
+        model.context.set_update([&](const ddp_piece* const* some, std::size_t count) {
+            for (std::size_t i = 0; i < count; ++i)
+                optimizer_of.at(some[i]->param)
+                    ->update(static_cast<float*>(some[i]->value),
+                             static_cast<const float*>(some[i]->gradient), step + 1);
+        });
+    for (; step < 6; ++step) {
         model.context.step_begin();
         const bool sync = !training.accumulates || step % 2 == 1;
         model.context.set_sync(sync);
@@ -101,7 +113,7 @@ std::vector<float> train(int rank, ddp_group* group, const Training& training,
             model.context.grad_ready(p);
         }
         model.context.finalize();
-        if (!sync) continue;
+        if (!sync || training.in_step) continue;
         for (std::size_t i = 0; i < pieces.size(); ++i)
             optimizers[i].update(static_cast<float*>(pieces[i].value),
                                  static_cast<const float*>(pieces[i].gradient), step + 1);
@@ -168,6 +180,18 @@ TEST_P(Shards, TrainToTheBitsOfOneProgramThatUpdatesAll) {
           Training{true, false, 4096, {DDP_OWNER_REPLICATED}},
           Training{true, true, 30'000, kMixed, false, "", 3}})
         expect_same_bits(train(options(), training), want);
+}
+
+TEST_P(Shards, UpdatesInTheStep) {
+    for (const char* hook : {"", "fp16"}) {
+        const Values want = train(options(), {false, false, 1 << 20, {}, false, hook});
+        for (const unsigned groups : {1u, 3u})
+            for (const bool view : {false, true})
+                expect_same_bits(
+                    train(options(), {true, view, 4096, kMixed, false, hook, groups, true}), want);
+    }
+    const Values want = train(options(), {false, false, 1 << 20, {}, true});
+    expect_same_bits(train(options(), {true, true, 4096, kMixed, true, "", 1, true}), want);
 }
 
 TEST_P(Shards, UnsyncedStepsAddUp) {
@@ -282,13 +306,13 @@ TEST(Shard, ARankThatDoesNotPublishIsNamed) {
         Sharded model(group);
         model.context.commit();
         model.step(1);
-        if (rank == 0) {
-            model.context.publish();
-            EXPECT_THAT(message_of([&] { model.context.wait_value(0); }), HasSubstr("ddp_publish"));
-        } else {
-            BorrowedGroup borrowed(group);
-            EXPECT_THAT(message_of([&] { borrowed.barrier(); }), HasSubstr("ddp_publish"));
-        }
+        BorrowedGroup borrowed(group);
+        EXPECT_THAT(message_of([&] {
+                        if (rank == 1) return borrowed.barrier();
+                        model.context.publish();
+                        model.context.wait_value(0);
+                    }),
+                    HasSubstr("ddp_publish"));
     });
 }
 
@@ -351,6 +375,69 @@ TEST(Shard, AnInfinityIsFoundByItsOwnerAndNamedEverywhere) {
                 model.context.finalize();
         }
         model.context.publish();
+    });
+}
+
+TEST(Shard, AnUpdateThatFailsBreaksTheStepOnAllRanks) {
+    on_ranks(3, [](int rank, ddp_group* group) {
+        Sharded model(group);
+        model.context.commit();
+        model.context.set_update([&](const ddp_piece* const* pieces, std::size_t) {
+            if (rank == 1 && pieces[0]->param == 0) throw std::runtime_error("out of patience");
+        });
+        EXPECT_THAT(message_of([&] { model.step(1); }), HasSubstr("out of patience"));
+    });
+}
+
+// Nobody updates what takes no part.
+TEST(Shard, AnUpdateLeavesOutFrozenParameters) {
+    on_ranks(2, [](int, ddp_group* group) {
+        Sharded model(group);
+        model.context.set_frozen({2}, true);
+        model.context.commit();
+        model.context.set_update([&](const ddp_piece* const* pieces, std::size_t count) {
+            for (std::size_t i = 0; i < count; ++i) {
+                EXPECT_NE(pieces[i]->param, 2);
+                for (std::int64_t k = 0; k < pieces[i]->count; ++k)
+                    static_cast<float*>(pieces[i]->value)[k] =
+                        static_cast<const float*>(pieces[i]->gradient)[k];
+            }
+        });
+        for (int step = 0; step < 3; ++step) {
+            for (const int p : {1, 0}) {
+                model.fill(p, static_cast<float>(step));
+                model.context.grad_ready(p);
+            }
+            model.context.finalize();
+            for (int p = 0; p < 3; ++p) {
+                model.context.wait_value(p);
+                const auto& values = model.data[static_cast<std::size_t>(p)];
+                for (std::size_t k = 0; k < values.size(); ++k)
+                    EXPECT_EQ(values[k],
+                              p == 2 ? 0 : static_cast<float>(step) + static_cast<float>(k));
+            }
+        }
+        EXPECT_THAT(message_of([&] { model.context.discard_step(); }),
+                    HasSubstr("cannot be taken back"));
+        model.context.publish();
+        model.context.set_update({});
+        model.context.set_frozen({2}, false);
+        model.step(1);
+        model.context.publish();
+    });
+}
+
+TEST(Shard, UpdatesInAStepThatIsDecidedAtItsEndAreRefused) {
+    on_ranks(1, [](int, ddp_group* group) {
+        for (const std::uint32_t flag :
+             {DDP_CONTEXT_FIND_UNUSED, DDP_CONTEXT_STATIC_GRAPH, DDP_CONTEXT_SKIP_NONFINITE}) {
+            Sharded model(group, flag);
+            model.context.commit();
+            EXPECT_THAT(message_of([&] {
+                            model.context.set_update([](const ddp_piece* const*, std::size_t) {});
+                        }),
+                        HasSubstr("after the last bucket"));
+        }
     });
 }
 

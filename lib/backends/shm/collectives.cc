@@ -76,7 +76,7 @@ void scatter_staged(Team& team, const ddp_collective& c) {
     pipeline(team, c, rounds.size(), copy_in, reduce);
 }
 
-// What every rank gives goes to every rank. size_of(rank): in bytes. into(rank): where in recv.
+// The parts of all ranks go to every rank. size_of(rank): in bytes. into(rank): where in recv.
 template <class SizeOf, class Into>
 void spread_staged(Team& team, const ddp_collective& c, SizeOf size_of, Into into) {
     const std::size_t length = team.staging_bytes();

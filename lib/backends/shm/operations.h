@@ -29,7 +29,7 @@ void broadcast(Team& team, const ddp_collective& c);
 void allgather(Team& team, const ddp_collective& c);
 void reduce_scatter(Team& team, const ddp_collective& c);
 
-// What a rank gives: its own message, or its part of an allgather.
+// The size of a message that a rank gives: its own, or its part of an allgather.
 std::size_t sent_bytes(const Team& team, const ddp_collective& c, int rank);
 // How many bytes of this rank's own go with the post of the collective; 0 if it is too long for
 // that, or has none.

@@ -42,7 +42,7 @@ std::string text_of(const Counts& counts) {
     return text;
 }
 
-// Of a rank's part in a message.
+// The place of a rank's part in a message.
 struct Place {
     Place(const Counts& counts, int rank, ddp_dtype dtype)
         : begin(sum_of({counts.begin(), counts.begin() + rank}) * dtype_size(dtype)),
