@@ -383,6 +383,30 @@ class Modules(unittest.TestCase):
         model(torch.ones(2, 5), found, pair=pair).sum().backward()
         self.assertEqual((len(found["x"]), len(pair[0])), (1, 1))
 
+    def test_pinned_batches(self):
+        """From a loader's pinned memory, which copies on a side stream still read when the loader goes on."""
+        for views in (False, True):
+            alone, module = Network(), Network().to(DEVICE)
+            self.train(alone, slice(None))
+            model = DistributedDataParallel(module, gradient_as_bucket_view=views)
+            optimizer = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9)
+            batches = [tuple(part[self.mine] for part in batch) for batch in self.batches()]
+            copies = Side()
+            for batch in torch.utils.data.DataLoader(batches, batch_size=None, pin_memory=True):
+                self.assertTrue(all(part.is_pinned() for part in batch))
+                with torch.cuda.stream(copies.stream) if DEVICE.type == "cuda" else copies.stream:
+                    self.hold()
+                    x, y = (part.to(DEVICE, non_blocking=True) for part in batch)
+                del batch
+                copies.join()
+                for part in (x, y):
+                    part.record_stream(copies.of.current_stream(DEVICE))
+                optimizer.zero_grad()
+                loss_of(model(x), y).backward()
+                del x, y
+                optimizer.step()
+            self.same(alone.parameters(), module.parameters())
+
     @unittest.skipIf(SECOND is None, "there is one GPU")
     def test_several_devices(self):
         for views in (False, True):
