@@ -174,29 +174,6 @@ def side_stream(device=DEVICE):
         yield side
 
 
-class Graph:
-    """The work of a function as a graph of the device, captured on the current stream."""
-
-    def __init__(self, body):
-        if DEVICE.type == "cuda":
-            self.graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self.graph, stream=torch.cuda.current_stream()):
-                body()
-            return
-        torch.ops.played.begin_capture(DEVICE.index)
-        try:
-            body()
-        finally:
-            self.graph = torch.ops.played.end_capture(DEVICE.index)
-
-    def replay(self):
-        """On the current stream."""
-        if DEVICE.type == "cuda":
-            self.graph.replay()
-        else:
-            torch.ops.played.launch_graph(self.graph, DEVICE.index)
-
-
 def late():
     """On a GPU, delays the current stream, so that what follows is not there yet; other devices are late by themselves."""
     if DEVICE.type == "cuda":
@@ -207,7 +184,7 @@ def on_cpu(tensors):
     return [tensor.detach().cpu() for tensor in tensors]
 
 
-class Modules(unittest.TestCase):
+class Case(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.group = process_group()
@@ -263,71 +240,13 @@ class Modules(unittest.TestCase):
             self.same([p.grad for p in alone.parameters()], [p.grad for p in module.parameters()])
         return model
 
+
+class Modules(Case):
     def test_steps(self):
         for views in (False, True):
             for side in (False, True):
                 with self.subTest(views=views, side=side):
                     self.compare(Network, side=side, gradient_as_bucket_view=views, bucket_cap_mb=0.0003)
-
-    def graph_of_steps(self, module, **options):
-        """A function that trains a module on an x and a y, by the launch of a graph."""
-        model = DistributedDataParallel(module, **options)
-        optimizer = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9)
-        x, y = (torch.zeros(PART, size, device=DEVICE) for size in (5, 4))
-
-        def step():
-            optimizer.zero_grad(set_to_none=True)
-            loss_of(model(x), y).backward()
-            optimizer.step()
-
-        before = [tensor.detach().clone() for tensor in module.parameters()]
-        for _ in range(3):
-            step()
-        graph = Graph(step)
-        with torch.no_grad():  # as if nothing had been trained
-            for tensor, value in zip(module.parameters(), before):
-                tensor.copy_(value)
-                optimizer.state[tensor]["momentum_buffer"].zero_()
-
-        def train(batch):
-            x.copy_(batch[0])
-            y.copy_(batch[1])
-            late()
-            graph.replay()
-        train.kept = step  # all that the graph works on
-        return train
-
-    def test_steps_in_a_graph(self):
-        if self.world > 1 and self.group.backend != "nccl":
-            with side_stream(), self.raises(NotImplementedError, "graph", self.group.backend):
-                self.graph_of_steps(Network().to(DEVICE))
-            return
-        for views in (False, True):
-            with self.subTest(views=views), side_stream():  # PyTorch wants the model, its steps and the capture on one stream
-                alone, module = Network(), Network().to(DEVICE)
-                self.train(alone, slice(None))
-                train = self.graph_of_steps(module, gradient_as_bucket_view=views, bucket_cap_mb=0.0003)
-                for x, y in self.batches():
-                    train((x[self.mine].to(DEVICE), y[self.mine].to(DEVICE)))
-                self.same(alone.parameters(), module.parameters())
-
-    @unittest.skipUnless(DEVICE.type == "cuda", "PyTorch has these for CUDA")
-    def test_graphed_callables(self):
-        alone, module = Network(), Network().to(DEVICE)
-        self.train(alone, slice(None))
-        x = torch.zeros(PART, 5, device=DEVICE, requires_grad=False)
-        graphed = torch.cuda.make_graphed_callables(module, (x,), allow_unused_input=True)
-        self.train(DistributedDataParallel(graphed), self.mine, DEVICE)
-        self.same(alone.parameters(), module.parameters())
-
-    def test_a_graph_cannot_hold_all(self):
-        if self.world > 1 and self.group.backend != "nccl":
-            return  # it cannot hold anything
-        with side_stream(), self.raises(NotImplementedError, "find_unused"):
-            self.graph_of_steps(Network().to(DEVICE), find_unused_parameters=True)
-        if self.world > 1:
-            with side_stream(), self.raises(NotImplementedError, "broadcast_buffers"):
-                self.graph_of_steps(Normalised().to(DEVICE))
 
     def test_device_ids(self):
         for options in ({"device_ids": [0]}, {"device_ids": [DEVICE], "output_device": 0}, {"device_ids": [str(DEVICE)]}):
@@ -382,6 +301,30 @@ class Modules(unittest.TestCase):
         found, pair = {"x": [], "same": (torch.ones(1, device=DEVICE), None)}, ([], [torch.ones(1, device=DEVICE)])
         model(torch.ones(2, 5), found, pair=pair).sum().backward()
         self.assertEqual((len(found["x"]), len(pair[0])), (1, 1))
+
+    def test_pinned_batches(self):
+        """From a loader's pinned memory, which copies on a side stream still read when the loader goes on."""
+        for views in (False, True):
+            alone, module = Network(), Network().to(DEVICE)
+            self.train(alone, slice(None))
+            model = DistributedDataParallel(module, gradient_as_bucket_view=views)
+            optimizer = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9)
+            batches = [tuple(part[self.mine] for part in batch) for batch in self.batches()]
+            copies = Side()
+            for batch in torch.utils.data.DataLoader(batches, batch_size=None, pin_memory=True):
+                self.assertTrue(all(part.is_pinned() for part in batch))
+                with torch.cuda.stream(copies.stream) if DEVICE.type == "cuda" else copies.stream:
+                    self.hold()
+                    x, y = (part.to(DEVICE, non_blocking=True) for part in batch)
+                del batch
+                copies.join()
+                for part in (x, y):
+                    part.record_stream(copies.of.current_stream(DEVICE))
+                optimizer.zero_grad()
+                loss_of(model(x), y).backward()
+                del x, y
+                optimizer.step()
+            self.same(alone.parameters(), module.parameters())
 
     @unittest.skipIf(SECOND is None, "there is one GPU")
     def test_several_devices(self):
@@ -853,7 +796,6 @@ class Modules(unittest.TestCase):
             DistributedDataParallel(module)
 
 
-
 class BesidePyTorch(unittest.TestCase):
     """Equal bits where there is one rank, and rounding where there are more. PyTorch's class is on the GPU, or on the CPU where DEVICE is
     none."""
@@ -966,7 +908,7 @@ class BesidePyTorch(unittest.TestCase):
             torch.cuda.set_sync_debug_mode("default")
 
 
-def main(module=__name__):
+def main(module):
     if DEVICE.type == "cuda":
         torch.cuda.set_device(DEVICE)
     group = process_group()
@@ -979,4 +921,4 @@ def main(module=__name__):
 
 
 if __name__ == "__main__":
-    main()
+    main(__name__)

@@ -19,12 +19,12 @@ from ._torch_devices import Streams, given, on_device_of, on_stream_of, shown
 from ._torch_hooks import GradBucket, has_run_hooks, step_in_backward, take_hooks, take_optimizers
 from ._torch_module import (Registered, as_bytes, from_order, grad_dtype_of, has_parts, in_order, order_of, parameters_behind, sparse_of,
                             tensors_in)
+from ._torch_passes import at_end, before_error, in_backward_pass
 from .context import Context
 
 _MIB = 1 << 20
 # libddp's rows are right. PyTorch of 2026 warns where nobody says whether it is to check them; PyTorch 1.13 does not know the word.
 _UNCHECKED = {"check_invariants": False} if hasattr(torch.sparse, "check_sparse_tensor_invariants") else {}
-_engine = torch.autograd.Variable._execution_engine
 
 #: What the last forward pass with gradients was.
 NONE, SYNCED, LOCAL = range(3)
@@ -389,7 +389,7 @@ class Steps:
     def _enter(self):
         self.in_pass = True
         self._reached = set()
-        _engine.queue_callback(self._end_of_pass)
+        at_end(functools.partial(_end_of_pass, self._reference))  # autograd may be the last to drop it
 
     def _reach(self, output):
         """A backward pass has come to a tensor that a synced forward pass returned. It is the outermost one."""
@@ -401,6 +401,7 @@ class Steps:
     def _ready(self, index):
         """.grad of a parameter is complete."""
         if has_run_hooks(self.tensors[index]):
+            before_error()
             raise InvalidStateError(
                 f"{self.names[index]} has a hook of register_post_accumulate_grad_hook that was not there in the forward pass, so it got this "
                 "rank's own gradient instead of the mean. Register it before model(x)")
@@ -440,15 +441,10 @@ class Steps:
         if any(tensor in other._indices and (other.in_pass or other._fresh or other._mode == LOCAL or other._no_sync())
                for other in list(_alive) if other is not self):
             return  # another DistributedDataParallel of the module takes it
+        before_error()
         raise InvalidStateError(
             f"{self.names[index]} has got a gradient in a backward pass that no forward pass of this DistributedDataParallel belongs to, so it "
             "is this rank's own. Call model(x), not model.module(x). In model.no_sync() gradients may be this rank's own")
-
-    def _end_of_pass(self):
-        """At the end of a backward pass. One inside another pass, as in torch.utils.checkpoint, may end before it."""
-        with self._streams.lock:
-            if self.in_pass:
-                self._end_pass()
 
     def _end_pass(self):
         self.in_pass = False
@@ -768,17 +764,13 @@ def abandon(module, group):
             steps.close()
 
 
-def in_backward_pass():
-    """Whether autograd is at work on this thread: a forward pass is then a repetition of one before."""
-    try:
-        _engine.queue_callback(_nothing)  # which autograd takes in a backward pass only
-    except RuntimeError:
-        return False
-    return True
-
-
-def _nothing():
-    pass
+def _end_of_pass(reference):
+    """One inside another pass, as in torch.utils.checkpoint, may end before it."""
+    steps = reference()
+    if steps is not None:
+        with steps._streams.lock:
+            if steps.in_pass:
+                steps._end_pass()
 
 
 def _refuse_open_step(optimizer, *_):

@@ -25,8 +25,9 @@ from ._torch_devices import chosen_devices, moved
 from ._torch_groups import group_of, process_group
 from ._torch_hooks import GradBucket, allreduce_hook, fp16_compress_hook
 from ._torch_join import NO_JOIN, Joined, forward_begins
+from ._torch_passes import in_backward_pass
 from ._torch_precision import Precision
-from ._torch_steps import Options, Reducer, Steps, abandon, in_backward_pass
+from ._torch_steps import Options, Reducer, Steps, abandon
 from .group import Group
 
 __all__ = ["DistributedDataParallel", "GradBucket", "group_of", "process_group"]

@@ -36,6 +36,7 @@ from torch import nn  # noqa: E402
 played.load(played.build(COMPILER, FAKE_DEVICE, FOLDER))
 os.environ["DDP_TEST_DEVICE"] = "played:0"
 sys.path.insert(0, str(played.TESTS / "gpu"))
+import torch_graphs  # noqa: E402
 import torch_module  # noqa: E402
 from torch_module import DEVICE, DistributedDataParallel, Network, Normalised, loss_of, on_cpu  # noqa: E402
 
@@ -266,6 +267,10 @@ class Modules(torch_module.Modules):
     def test_other_devices_are_refused(self):
         with support.raises(self, NotImplementedError, "meta"):
             DistributedDataParallel(nn.Linear(2, 2).to("meta"))
+
+
+class Graphs(torch_graphs.Graphs):
+    """Graphs of the device."""
 
 
 class BesidePyTorch(torch_module.BesidePyTorch):

@@ -22,7 +22,10 @@
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
+#include <cstdlib>
 #include <cstring>
+#include <iterator>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -167,7 +170,46 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
 
 C10_REGISTER_GUARD_IMPL(PrivateUse1, Guard);
 
+// Memory of the host that copies read when their stream comes to them, and not before the call
+// returns.
+struct PinnedAllocator final : c10::Allocator {
+    static std::mutex& mutex() {
+        static auto& made = *new std::mutex;
+        return made;
+    }
+    static std::map<const char*, std::size_t>& all() {
+        static auto& made = *new std::map<const char*, std::size_t>;
+        return made;
+    }
+    static bool has(const void* memory) {
+        const std::lock_guard lock(mutex());
+        const auto* place = static_cast<const char*>(memory);
+        auto next = all().upper_bound(place);
+        return next != all().begin() && place < std::prev(next)->first + std::prev(next)->second;
+    }
+    static void release(void* memory) {
+        {
+            const std::lock_guard lock(mutex());
+            all().erase(static_cast<char*>(memory));
+        }
+        std::free(memory);
+    }
+    c10::DataPtr allocate(size_t bytes) override {
+        auto* memory = static_cast<char*>(std::aligned_alloc(64, (bytes + 64) / 64 * 64));
+        const std::lock_guard lock(mutex());
+        all()[memory] = bytes;
+        return {memory, memory, &release, c10::DeviceType::CPU};
+    }
+    c10::DeleterFnPtr raw_deleter() const override { return &release; }
+    void copy_data(void* to, const void* from, std::size_t bytes) const override {
+        std::memcpy(to, from, bytes);
+    }
+};
+PinnedAllocator pinned_allocator;
+
 struct Hooks final : at::PrivateUse1HooksInterface {
+    at::Allocator* getPinnedMemoryAllocator() const override { return &pinned_allocator; }
+    bool isPinnedPtr(const void* memory) const override { return PinnedAllocator::has(memory); }
     bool isBuilt() const override { return true; }
     bool isAvailable() const override { return true; }
     bool hasPrimaryContext(c10::DeviceIndex) const override { return true; }
@@ -331,8 +373,10 @@ at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool non_bloc
             return to;
         }
         // pageable memory is read before the call returns
-        enqueue(device,
-                [source = from.clone(), target = Place(to)] { target.tensor().copy_(source); });
+        const bool late = non_blocking && PinnedAllocator::has(from.data_ptr());
+        enqueue(device, [source = late ? from.detach() : from.clone(), target = Place(to)] {
+            target.tensor().copy_(source);
+        });
         return to;
     }
     const int device = from.device().index();
