@@ -263,6 +263,23 @@ class ForJax:
             self.assertEqual(means["used"].tolist(), [(self.group.world_size + 1) / 2] * 3)
             self.assertEqual(means["unused"].tolist(), [0, 0])
 
+    def test_changed_after_overlap(self):
+        """The mean would be that of other gradients than mean() was given."""
+        import jax
+
+        if PLAYED:
+            self.skipTest("libddp cannot look at memory of a GPU")
+        parallel, gradients = self.overlapping()
+        x, y = next(batches(self.group, slice(0, PART)))
+        scaled = jax.jit(lambda grads, factor: jax.tree.map(lambda grad: grad * factor, grads))
+        for change in (lambda grads: scaled(grads, 2.0), lambda _: FRAMEWORK.gradients(parallel.params, x + 1, y)):
+            with support.raises(self, ValueError, "grads: layers.0.weight", "overlap()", "change the means"):
+                parallel.mean(change(gradients(parallel.params, x, y)))
+            parallel.discard()
+        copied = parallel.mean(scaled(gradients(parallel.params, x, y), 1.0))
+        np.testing.assert_allclose(flat(copied), flat(FRAMEWORK.gradients(parallel.params, x, y)), rtol=1e-6)
+        parallel.close()
+
     def test_two_in_one_function(self):
         """XLA computes their gradients in any order: each has a group of its own."""
         import jax
