@@ -167,8 +167,9 @@ class ForAll:
     def test_libddp_has_first_values_only(self):
         """So it has none to compare, average or hand over: it would do that with the first ones, and say that all is well."""
         parallel = FRAMEWORK.DataParallel(make_params(), self.group)
-        with support.raises(self, ddp.InvalidStateError, "verify_interval", "first values", "ddp.Context"):
-            FRAMEWORK.DataParallel(make_params(), self.group, verify_interval=2)
+        for option in "verify_interval", "shard":
+            with support.raises(self, ddp.InvalidStateError, option, "first values", "ddp.Context"):
+                FRAMEWORK.DataParallel(make_params(), self.group, **{option: 2})
         with support.raises(self, ddp.InvalidStateError, "average_parameters", "first values", "ddp.Context"):
             parallel.context.average_parameters()
         with support.raises(self, ddp.InvalidStateError, "Averager", "first values", "ddp.Context"):
