@@ -45,6 +45,27 @@ std::vector<double> numbers_of(int rank, std::size_t parts) {
     return result;
 }
 
+// Of a value in bf16 with a gradient in f32.
+ddp_param_desc desc_of(const char* name, const std::vector<std::int64_t>& shape, void* data,
+                       std::uint32_t flags = 0) {
+    ddp_param_desc desc;
+    ddp_param_desc_init(&desc);
+    desc.name = name;
+    desc.shape = shape.data();
+    desc.ndim = static_cast<std::int32_t>(shape.size());
+    desc.dtype = DDP_BF16;
+    desc.grad_dtype = DDP_F32;
+    desc.data = data;
+    desc.flags = flags;
+    return desc;
+}
+
+ddp_param registered(ddp::Context& context, const ddp_param_desc& desc) {
+    ddp_param id = -1;
+    call(ddp_register_param, context.get(), &desc, &id);
+    return id;
+}
+
 // Half the distance from 1 to the next number of the type.
 double rounding_of(ddp_dtype dtype) {
     switch (dtype) {
@@ -83,19 +104,13 @@ public:
             own_.emplace_back(kCount * libddp::dtype_size(kind.gradient));
             std::string name = std::to_string(data.size());
             name.insert(0, 1, 'p');
-            const std::int64_t count = kCount;
-            ddp_param_desc desc;
-            ddp_param_desc_init(&desc);
-            desc.name = name.c_str();
-            desc.shape = &count;
-            desc.ndim = 1;
+            const std::vector<std::int64_t> shape{kCount};
+            auto desc = desc_of(name.c_str(), shape, data.back().data());
             desc.dtype = kind.value;
             desc.grad_dtype = kind.gradient;
-            desc.data = data.back().data();
             desc.grad = kind.home == Home::kView ? nullptr : own_.back().data();
             if (kind.home == Home::kInPlace) desc.flags = DDP_PARAM_IN_PLACE;
-            ddp_param id = -1;
-            call(ddp_register_param, context.get(), &desc, &id);
+            registered(context, desc);
         }
         context.commit();
     }
@@ -250,14 +265,7 @@ TEST(GradDtype, TheSumIsInF32) {
         BorrowedGroup borrowed(group);
         ddp::Context context(borrowed);
         std::uint16_t value = 0;
-        ddp_param_desc desc;
-        ddp_param_desc_init(&desc);
-        desc.name = "w";
-        desc.dtype = DDP_BF16;
-        desc.grad_dtype = DDP_F32;
-        desc.data = &value;
-        ddp_param id = -1;
-        call(ddp_register_param, context.get(), &desc, &id);
+        const ddp_param id = registered(context, desc_of("w", {}, &value));
         context.commit();
         *context.grad_view<float>(id) = rank == 0 ? 4.0F : 0.0078125F;
         context.grad_ready(id);
@@ -271,23 +279,10 @@ TEST(GradDtype, RowsAndFactors) {
         BorrowedGroup borrowed(group);
         ddp::Context context(borrowed);
         std::vector<std::uint16_t> rows(8), matrix(6);
-        const std::int64_t of_rows[] = {4, 2}, of_matrix[] = {2, 3};
-        ddp_param_desc desc;
-        ddp_param_desc_init(&desc);
-        desc.name = "rows";
-        desc.shape = of_rows;
-        desc.ndim = 2;
-        desc.dtype = DDP_BF16;
-        desc.grad_dtype = DDP_F32;
-        desc.data = rows.data();
-        desc.flags = DDP_PARAM_SPARSE;
-        ddp_param sparse = -1, factored = -1;
-        call(ddp_register_param, context.get(), &desc, &sparse);
-        desc.name = "matrix";
-        desc.shape = of_matrix;
-        desc.data = matrix.data();
-        desc.flags = DDP_PARAM_FACTORED;
-        call(ddp_register_param, context.get(), &desc, &factored);
+        const ddp_param sparse =
+            registered(context, desc_of("rows", {4, 2}, rows.data(), DDP_PARAM_SPARSE));
+        const ddp_param factored =
+            registered(context, desc_of("matrix", {2, 3}, matrix.data(), DDP_PARAM_FACTORED));
         context.commit();
         const std::int64_t index = 3;
         const float values[] = {1.0009765625F + static_cast<float>(rank), 2};
@@ -315,15 +310,8 @@ TEST(GradDtype, SlicesOfBoth) {
         ddp::Context context(borrowed);
         std::vector<std::uint16_t> values(6, static_cast<std::uint16_t>(0x3f80 + rank));
         std::vector<float> gradients(6);
-        const std::int64_t shape[] = {3, 2};
-        ddp_param_desc desc;
-        ddp_param_desc_init(&desc);
-        desc.name = "layers";
-        desc.shape = shape;
-        desc.ndim = 2;
-        desc.dtype = DDP_BF16;
-        desc.grad_dtype = DDP_F32;
-        desc.data = values.data();
+        const std::vector<std::int64_t> shape{3, 2};
+        auto desc = desc_of("layers", shape, values.data());
         desc.grad = gradients.data();
         ddp_param first = -1;
         call(ddp_register_slices, context.get(), &desc, &first);
@@ -344,13 +332,9 @@ TEST(GradDtype, RanksThatDisagreeLearnOfWhich) {
         float value = 0;
         double own = 0;
         context.add_param("v", {}, &value, &own);
-        ddp_param_desc desc;
-        ddp_param_desc_init(&desc);
-        desc.name = "w";
-        desc.dtype = DDP_BF16;
-        desc.grad_dtype = rank == 0 ? 0 : DDP_F32;
-        ddp_param id = -1;
-        call(ddp_register_param, context.get(), &desc, &id);
+        auto desc = desc_of("w", {}, nullptr);
+        if (rank == 0) desc.grad_dtype = 0;
+        registered(context, desc);
         const ddp::Error error = error_of([&] { context.commit(); });
         EXPECT_EQ(error.status(), DDP_ERROR_MISMATCH);
         EXPECT_THAT(error.what(), HasSubstr("'w' bf16[]"));

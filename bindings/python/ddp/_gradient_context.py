@@ -11,9 +11,10 @@ from .group import Group
 class GradientContext(Context):
     """A context that has gradients, and of the parameters no more than the first values: the program keeps the others."""
 
-    def __init__(self, group: Group, *, verify_interval: int = 0, **options: Any):
-        if verify_interval:
-            self._require_values("verify_interval")
+    def __init__(self, group: Group, **options: Any):
+        for option in "verify_interval", "shard":
+            if options.get(option):
+                self._require_values(option)
         super().__init__(group, **options)
 
     def set_sync(self, sync: bool) -> None:

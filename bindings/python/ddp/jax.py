@@ -47,9 +47,10 @@ class DataParallel(trees.DataParallel):
             _require_here("params", "an array", leaf)
         self._kind, self._index = _jax_calls.place_of(leaves)
         self._devices = leaves[0].devices() if leaves else None
+        self._likes = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves]
         self._sends_values = options.get("initial_broadcast", True)
         super().__init__(params, group if group is not None else _group_of_the_job(), **options)
-        self._early = set()  # parameters whose gradients compiled code has announced in this step
+        self._early = {}  # by parameter, a sample of the gradient that compiled code has announced in this step
         self._failure = None
         self._number = _jax_calls.number_of(self)
         self._means = {}     # compiled functions, by whether they take the memory of gradients
@@ -60,7 +61,7 @@ class DataParallel(trees.DataParallel):
         """params as they are, for use once in the function that JAX differentiates, on one device, and not under jax.vmap. In its
         backward pass the gradient of each array goes to libddp when it is computed, and communication begins. mean() follows once for
         each such pass. Its result is the mean of what the pass computed: what the program has made of those gradients meanwhile is not
-        in it."""
+        in it, and on the CPU an error."""
         leaves, structure = self._flatten_like_params("params", params)
         return self._unflatten(structure, [_jax_calls.announced(self._kind, self._number, i, leaf) for i, leaf in enumerate(leaves)])
 
@@ -84,7 +85,7 @@ class DataParallel(trees.DataParallel):
 
     def discard(self):
         """Forgets the gradients of a backward pass that failed. Collective: call it on every rank, as ddp.Context.discard."""
-        self._early, self._failure = set(), None
+        self._early, self._failure = {}, None
         self.context.discard()
 
     def _check(self, leaves):
@@ -100,7 +101,14 @@ class DataParallel(trees.DataParallel):
         self._check(leaves)
         with self._own_failure():
             jax.block_until_ready(leaves)
-        early, self._early = self._early, set()
+        for parameter, leaf in zip(self._parameters, leaves):
+            if parameter not in self._early:
+                continue
+            array = numpy.ascontiguousarray(leaf)
+            if _jax_calls.sample_of(array.ctypes.data, array) != self._early[parameter]:
+                raise ValueError(f"grads: {parameter.name} is not what the backward pass has computed, which overlap() has sent to the other ranks "
+                                 "already. Give mean() the gradients of that pass, and change the means instead. Here call discard()")
+        early, self._early = self._early, {}
         return early
 
     @contextlib.contextmanager
@@ -124,15 +132,17 @@ class DataParallel(trees.DataParallel):
             raise ValueError(f"{parameter.name}: this step has a gradient of it already. overlap() is called once in a function, and "
                              "mean() after each backward pass")
         if stream is None:
+            sample = _jax_calls.sample_of(address, self._likes[param])
             _ddp.ddp_put(self.context._handle, parameter, address, 0)
         else:
+            sample = None  # nobody asks for it
             _ddp.ddp_put_on(self.context._handle, parameter, address, 0, stream)
-        self._early.add(parameter)
+        self._early[parameter] = sample
 
     def _reduce(self, gradients, means, stream):
         """Called by compiled code on a GPU: a step, or what is left of it."""
         context, early = self.context, self._early
-        self._early = set()
+        self._early = {}
         if not early:
             if self._stream != stream:
                 context.set_stream(f"{self._kind.name}:{self._index}", stream)

@@ -167,8 +167,9 @@ class ForAll:
     def test_libddp_has_first_values_only(self):
         """So it has none to compare, average or hand over: it would do that with the first ones, and say that all is well."""
         parallel = FRAMEWORK.DataParallel(make_params(), self.group)
-        with support.raises(self, ddp.InvalidStateError, "verify_interval", "first values", "ddp.Context"):
-            FRAMEWORK.DataParallel(make_params(), self.group, verify_interval=2)
+        for option in "verify_interval", "shard":
+            with support.raises(self, ddp.InvalidStateError, option, "first values", "ddp.Context"):
+                FRAMEWORK.DataParallel(make_params(), self.group, **{option: 2})
         with support.raises(self, ddp.InvalidStateError, "average_parameters", "first values", "ddp.Context"):
             parallel.context.average_parameters()
         with support.raises(self, ddp.InvalidStateError, "Averager", "first values", "ddp.Context"):
@@ -262,6 +263,23 @@ class ForJax:
             means = parallel.mean(gradients(parallel.params, jnp.bfloat16(self.group.rank + 1)))
             self.assertEqual(means["used"].tolist(), [(self.group.world_size + 1) / 2] * 3)
             self.assertEqual(means["unused"].tolist(), [0, 0])
+
+    def test_changed_after_overlap(self):
+        """The mean would be that of other gradients than mean() was given."""
+        import jax
+
+        if PLAYED:
+            self.skipTest("libddp cannot look at memory of a GPU")
+        parallel, gradients = self.overlapping()
+        x, y = next(batches(self.group, slice(0, PART)))
+        scaled = jax.jit(lambda grads, factor: jax.tree.map(lambda grad: grad * factor, grads))
+        for change in (lambda grads: scaled(grads, 2.0), lambda _: FRAMEWORK.gradients(parallel.params, x + 1, y)):
+            with support.raises(self, ValueError, "grads: layers.0.weight", "overlap()", "change the means"):
+                parallel.mean(change(gradients(parallel.params, x, y)))
+            parallel.discard()
+        copied = parallel.mean(scaled(gradients(parallel.params, x, y), 1.0))
+        np.testing.assert_allclose(flat(copied), flat(FRAMEWORK.gradients(parallel.params, x, y)), rtol=1e-6)
+        parallel.close()
 
     def test_two_in_one_function(self):
         """XLA computes their gradients in any order: each has a group of its own."""

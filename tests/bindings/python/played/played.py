@@ -4,15 +4,13 @@
     load(LIBRARY)                        in each process that uses it, before the first tensor there
 """
 import contextlib
-import hashlib
 import os
 import pathlib
-import subprocess
 import sys
 import types
 
-HERE = pathlib.Path(__file__).resolve().parent
-TESTS = HERE.parents[2]
+from players import TESTS as TESTS
+from players import built
 
 
 def why_not():
@@ -41,21 +39,11 @@ def need():
 def build(compiler, fake_device, folder):
     """Made once for each PyTorch and each source."""
     import torch
-    source, fake_device = HERE / "played.cc", pathlib.Path(fake_device).resolve()
-    key = hashlib.sha256(f"{torch.__version__} {fake_device}".encode() + source.read_bytes()).hexdigest()[:16]
-    library = pathlib.Path(folder).resolve() / f"played-{key}.so"
-    if library.exists():
-        return library
-    library.parent.mkdir(parents=True, exist_ok=True)
     home = pathlib.Path(torch.__file__).parent
-    made = library.with_suffix(f".{os.getpid()}")
     standard = "c++20" if "C++20 or later" in (home / "include/ATen/ATen.h").read_text() else "c++17"
-    subprocess.run([compiler, f"-std={standard}", "-O1", "-fPIC", "-shared", "-Wall", f"-I{TESTS}", "-isystem", home / "include", "-isystem",
-                    home / "include/torch/csrc/api/include", f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}", source,
-                    "-o", made, f"-L{home / 'lib'}", "-ltorch_cpu", "-lc10", fake_device, f"-Wl,-rpath,{fake_device.parent}"],
-                   check=True, timeout=500)
-    made.rename(library)
-    return library
+    return built("played.cc", torch.__version__, compiler, fake_device, folder, f"-std={standard}", "-isystem", home / "include", "-isystem",
+                 home / "include/torch/csrc/api/include", f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}",
+                 f"-L{home / 'lib'}", "-ltorch_cpu", "-lc10")
 
 
 def load(library):

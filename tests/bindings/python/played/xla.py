@@ -4,29 +4,14 @@
     load(LIBRARY, STREAMS)               before the first DataParallel: JAX's CPUs are GPUs for ddp.jax, with so many streams in turn
 """
 import ctypes
-import hashlib
-import os
-import pathlib
-import subprocess
 
-HERE = pathlib.Path(__file__).resolve().parent
-TESTS = HERE.parents[2]
+from players import built
 
 
 def build(compiler, fake_device, folder):
     """Made once for each JAX and each source."""
     import jax
-    source, fake_device = HERE / "xla.cc", pathlib.Path(fake_device).resolve()
-    key = hashlib.sha256(f"{jax.__version__} {fake_device}".encode() + source.read_bytes()).hexdigest()[:16]
-    library = pathlib.Path(folder).resolve() / f"xla-{key}.so"
-    if library.exists():
-        return library
-    library.parent.mkdir(parents=True, exist_ok=True)
-    made = library.with_suffix(f".{os.getpid()}")
-    subprocess.run([compiler, "-std=c++20", "-O1", "-fPIC", "-shared", "-Wall", f"-I{TESTS}", "-isystem", jax.ffi.include_dir(), source,
-                    "-o", made, fake_device, f"-Wl,-rpath,{fake_device.parent}"], check=True, timeout=200)
-    made.rename(library)
-    return library
+    return built("xla.cc", jax.__version__, compiler, fake_device, folder, "-std=c++20", "-isystem", jax.ffi.include_dir())
 
 
 def load(library, streams):
