@@ -29,7 +29,7 @@ class DataParallel:
     """
 
     def __init__(self, params, group=None, **options):
-        refuse_verify(options)
+        refuse_values(options)
         self.group = group if group is not None else Group()
         self.context = Context(self.group, **options)
         paths, leaves, self._structure = self._flatten(params)
@@ -104,11 +104,14 @@ class DataParallel:
         return numpy.array(memory)
 
 
-def refuse_verify(options):
-    """A context that has copies of the first values only would compare those: they never differ."""
+def refuse_values(options):
+    """A context that has copies of the first values only would compare those, which never differ, or publish them."""
     if options.get("verify_interval"):
         raise ValueError("verify_interval: the program keeps its parameters itself, and libddp has no more than their first values to compare. "
                          "Leave it out, and compare parameters by collectives of the group")
+    if options.get("shard"):
+        raise ValueError("shard: the program keeps its parameters itself, and libddp has no more than their first values to publish. "
+                         "Register arrays that are updated in place: ddp.Context(group, shard=True)")
 
 
 _LEAF = object()

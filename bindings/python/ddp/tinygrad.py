@@ -25,7 +25,7 @@ from ._errors import InvalidStateError, MissingGradientError
 from ._tinygrad_ways import tensor_of, way_for
 from .context import Context
 from .group import Group
-from .numpy import refuse_verify
+from .numpy import refuse_values
 
 __all__ = ["DataParallel"]
 
@@ -38,7 +38,7 @@ class DataParallel:
     """
 
     def __init__(self, model, group=None, **options):
-        refuse_verify(options)
+        refuse_values(options)
         self.group = group if group is not None else Group()
         self.context = Context(self.group, **options)
         self._model = model

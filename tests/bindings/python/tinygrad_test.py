@@ -255,6 +255,8 @@ class Tinygrad(unittest.TestCase):
             DataParallel([], self.group)
         with support.raises(self, ValueError, "verify_interval"):
             DataParallel(Network(1), self.group, verify_interval=1)
+        with support.raises(self, ValueError, "shard", "first values"):
+            DataParallel(Network(1), self.group, shard=True)
         self.group.barrier()
 
 

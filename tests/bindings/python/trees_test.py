@@ -165,6 +165,8 @@ class ForAll:
             FRAMEWORK.DataParallel({"a": []}, self.group)
         with support.raises(self, ValueError, "verify_interval", "first values"):
             FRAMEWORK.DataParallel(make_params(), self.group, verify_interval=2)
+        with support.raises(self, ValueError, "shard", "first values", "ddp.Context(group, shard=True)"):
+            FRAMEWORK.DataParallel(make_params(), self.group, shard=True)
 
 
 class ForJax:
