@@ -73,7 +73,7 @@ class ShardMethods(ContextState):
         _ddp.ddp_set_owner(self._handle, param, _OWNERS[owner], cost)
 
     def pieces(self) -> List[Piece]:
-        """What this rank owns, in the order of parameters: at most one piece of each. They stay until set_group."""
+        """This rank's, in the order of parameters: at most one of each. They stay until set_group."""
         return [Piece(self, index) for index in range(max(0, _ddp.ddp_piece_count(self._handle)))]
 
     def publish(self) -> None:
