@@ -42,6 +42,7 @@ ddp_result_struct(ddp_environment)
 ddp_result_struct(ddp_stats)
 ddp_result_struct(ddp_tensor)
 ddp_result_struct(ddp_elastic_step)
+ddp_result_struct(ddp_piece)
 
 %immutable ddp_tensor::shape;
 %extend ddp_tensor {

@@ -21,8 +21,8 @@ typedef struct ddp_averager ddp_averager;
 /* Averages the values (ddp_param_desc.data) of all floating-point and complex parameters over
  * `group`, in place. group NULL: the context's group. Integers and ignored parameters stay as they
  * are. Errors: INVALID_STATE (before ddp_commit, during a step; a floating-point or complex
- * parameter has no data and is not DDP_PARAM_IGNORED), or the group's error. Threads: one. Blocks: for all ranks of the group, at most its timeout an exchange.
- * Collective: yes. Callbacks: no. */
+ * parameter has no data and is not DDP_PARAM_IGNORED), or the group's error. Threads: one. Blocks:
+ * for all ranks of the group, at most its timeout an exchange. Collective: yes. Callbacks: no. */
 DDP_API ddp_status ddp_average_parameters(ddp_context* context, ddp_group* group,
                                           ddp_error** error);
 

@@ -1,6 +1,6 @@
 """Parameters, and what all parts of a context share.
 
-context.py is made of context_devices.py and context_hooks.py. They and bucket.py import this file, and none of them imports
+context.py is made of context_devices.py, context_hooks.py and context_shards.py. They and bucket.py import this file, and none of them imports
 context.py.
 """
 from __future__ import annotations

@@ -20,6 +20,7 @@ from ._torch_hooks import GradBucket, has_run_hooks, step_in_backward, take_hook
 from ._torch_module import (Registered, as_bytes, from_order, grad_dtype_of, has_parts, in_order, order_of, parameters_behind, sparse_of,
                             tensors_in)
 from ._torch_passes import at_end, before_error, in_backward_pass
+from ._torch_shards import Shards
 from .context import Context
 
 _MIB = 1 << 20
@@ -47,6 +48,7 @@ class Options:
     autotune: bool
     send_buffers: bool  # at commit, or in join()
     weighted: bool  # the mean, by set_weight
+    shard: object  # a function of a parameter's name and the parameter: its owner and cost; None: no shards
     reduce_dtype: torch.dtype  # of buckets on their way; None: their own
     join: dict = dataclasses.field(default_factory=dict)  # empty: outside
 
@@ -74,7 +76,7 @@ class Steps:
         self.context = Context(group, bucket_cap=cap, first_bucket_cap=min(_MIB, cap), bucket_caps=options.bucket_caps,
                                initial_broadcast=init_sync, find_unused=find_unused,
                                skip_unused_buckets=find_unused and options.skip_unused, static_graph=options.static_graph,
-                               autotune=options.autotune, reduction="weighted_mean" if options.weighted else "mean", **{"broadcast_buffers": False, **options.join})
+                               autotune=options.autotune, shard=options.shard is not None, reduction="weighted_mean" if options.weighted else "mean", **{"broadcast_buffers": False, **options.join})
         try:
             self._streams = Streams(self.context, [*trained.items(), *((name, tensor) for name, tensor in (
                 *module.named_parameters(), *module.named_buffers()) if name not in options.ignored)])
@@ -113,6 +115,7 @@ class Steps:
         self._stepping = set()  # have an optimizer that steps in the backward pass
         self._hooked = set()  # have a hook that wants the mean there
         self._listeners, self._nodes = [], []
+        self.shards = None if options.shard is None else Shards(self.context, module, self.names, self.tensors, self._orders, self._owners)
         self._find_views()
         self._listen()
         _alive.add(self)
@@ -120,6 +123,7 @@ class Steps:
     # REGISTRATION
 
     def _register(self, module):
+        self._owners = []  # of shards
         self._copies = []  # (a tensor with gaps, the copy that the context knows instead)
         self._orders = [None if index in self._sparse else order_of(tensor) for index, tensor in enumerate(self.tensors)]
         named = list(zip(self.names, self._orders))  # with all that commit sends
@@ -130,6 +134,10 @@ class Steps:
             with on_device_of(tensor):
                 self.context.register(name, given(self._memory(name, tensor, self._orders[index])), sparse=index in self._sparse,
                                       delayed=name in self.options.delayed, grad_dtype=grad_dtype_of(tensor))
+            if self.options.shard is not None:
+                owner, cost = self.options.shard(name, tensor)
+                self.context.set_owner(index, owner, cost=cost)
+                self._owners.append(owner)
         self._buffers = []  # (owner, key, name, order, the copy that the context sends in join)
         for name, tensor in module.named_parameters():
             if not tensor.requires_grad and name not in self.options.ignored and not self.options.join:
@@ -179,6 +187,8 @@ class Steps:
         tensor = in_order(tensor.data, order)  # autograd does not count what is written there, nor what libddp writes
         if tensor.is_contiguous():
             return tensor
+        if self.options.shard is not None:
+            raise UnsupportedError(f"{name} has gaps between its elements, or they share memory: shard needs a tensor that is .contiguous()")
         copied = tensor.contiguous()
         try:
             tensor.copy_(copied)
@@ -262,6 +272,8 @@ class Steps:
 
     def close(self):
         """Ends listening, and frees the context."""
+        if self.shards is not None:
+            self.shards.forget()
         self._settle()
         for handle in self._listeners:
             handle.remove()  # the graph of a loss may keep its node
@@ -354,6 +366,8 @@ class Steps:
         self.in_pass = False
         if self.open and (len(self._missing) < len(self.tensors)):
             self.report_missing("The backward pass before this forward pass did not end, or")
+        if self.shards is not None:
+            self.shards.before_forward()
 
     def forward_ends(self, output, synced):
         """After a forward pass with gradients."""
@@ -365,6 +379,9 @@ class Steps:
         taken = take_optimizers(self.names, self.tensors)
         if taken:
             self._stepping |= taken
+        if self.shards is not None and (self._stepping or self._hooked):
+            raise UnsupportedError(f"{self.names[min(self._stepping or self._hooked)]} has an optimizer or a hook that wants its gradient in the backward "
+                                   "pass, and with shard the mean is in pieces on all ranks. Use ShardedOptimizer alone")
         tensors = [tensor for tensor in tensors_in(output) if tensor.requires_grad]
         results = [tensor for tensor in tensors if not tensor.is_leaf]  # a parameter would keep the hooks of all steps
         if not self._fresh:
@@ -629,6 +646,9 @@ class Steps:
         waiting = self._stepping | self._hooked
         done = self._step_in_turn(waiting - self._sparse - self._frozen) if waiting and not may_be_unused else ()
         self._streams.finalize()
+        if self.shards is not None:
+            self._leave_gradients(may_be_unused)
+            return
         copies, stepping = [], []
         for index, tensor in enumerate(self.tensors):
             if index in done or index in self._frozen or (may_be_unused and not self.context.param_used(index)):
@@ -641,6 +661,14 @@ class Steps:
             step_in_backward(tensor)
         if self.after_mean is not None:
             self.after_mean()
+
+    def _leave_gradients(self, may_be_unused):
+        """The means stay in the buckets, in pieces."""
+        absent = {index for index in range(len(self.tensors)) if index in self._frozen or (may_be_unused and not self.context.param_used(index))}
+        for index, tensor in enumerate(self.tensors):
+            if index not in absent:
+                tensor.grad = self.shards.nowhere(index)
+        self.shards.backward_ended(absent)
 
     def _step_in_turn(self, waiting):
         """Optimizers and hooks of a parameter go on when its mean is there, while later buckets travel."""
@@ -773,8 +801,19 @@ def _end_of_pass(reference):
                 steps._end_pass()
 
 
+def sharded_of(tensors):
+    """The last Steps with shards among those that most of the tensors are in; None: no tensor is in any."""
+    def known(steps):
+        return sum(id(tensor) in steps._indices for tensor in tensors)
+
+    found = max((steps for steps in list(_alive) if steps.shards is not None), key=lambda steps: (known(steps), steps.shards.number), default=None)
+    return found if found is not None and known(found) else None
+
+
 def _refuse_open_step(optimizer, *_):
     for steps in list(_alive):
+        if steps.shards is not None and steps.shards.waiting and any(id(tensor) in steps._indices for group in optimizer.param_groups for tensor in group["params"]):
+            steps.shards.refuse_optimizer(optimizer)
         if steps.open and len(steps._missing) < len(steps.tensors) and not in_backward_pass():
             stepped = {id(tensor) for group in optimizer.param_groups for tensor in group["params"]}
             if not stepped.isdisjoint(steps._indices):

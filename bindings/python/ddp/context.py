@@ -11,6 +11,7 @@ from ._context_state import Parameter as Parameter
 from ._ddp import Memory
 from .context_devices import DeviceMethods
 from .context_hooks import HookMethods
+from .context_shards import ShardMethods
 from .group import Group
 from .stats import Stats
 
@@ -20,14 +21,15 @@ _REDUCTIONS = {"mean": _ddp.DDP_REDUCTION_MEAN, "sum": _ddp.DDP_REDUCTION_SUM,
 _Layout = Tuple[Tuple[int, ...], int, int, Tuple[int, int]]
 
 
-class Context(DeviceMethods, HookMethods):
+class Context(DeviceMethods, HookMethods, ShardMethods):
     """Register parameters, commit, and in each step announce gradients and finalize.
 
     The arguments, the same on every rank, are those of ddp_context_options. Caps are in bytes; reduction is "mean",
     "sum" or "weighted_mean". check: finds mistakes that are otherwise silent (DDP_CONTEXT_CHECK; DDP_DEBUG=check does
     the same). refuse_nonfinite, skip_nonfinite: NaN and infinity in a gradient raise NonfiniteError on all ranks, and break
     the context or skip the step. verify_interval: every so many synced steps ranks compare parameters (ddp/check.h).
-    autotune: libddp tries other bucket caps in the first steps and keeps the fastest (DDP_CONTEXT_AUTOTUNE).
+    autotune: libddp tries other bucket caps in the first steps and keeps the fastest (DDP_CONTEXT_AUTOTUNE). shard: each rank
+    updates a share of the parameters (ddp/shard.h): pieces() says which, and publish() sends the new values to the others.
     """
 
     #: This step's gradient of the parameter is complete. A step calls it most often: it goes straight to C.
@@ -40,7 +42,8 @@ class Context(DeviceMethods, HookMethods):
                  skip_unused_buckets: bool = False, join: bool = False, divide_by_present: bool = False,
                  stop_at_first_join: bool = False, consensus_order: bool = False, accumulate: bool = False, check: bool = False,
                  check_interval: int = 0, refuse_nonfinite: bool = False, skip_nonfinite: bool = False,
-                 verify_interval: int = 0, verify_buffers: bool = False, autotune: bool = False):
+                 verify_interval: int = 0, verify_buffers: bool = False, autotune: bool = False,
+                 shard: bool = False):
         options = _ddp.ddp_context_options()
         options.bucket_cap_bytes = bucket_cap
         options.first_bucket_cap_bytes = first_bucket_cap
@@ -67,7 +70,8 @@ class Context(DeviceMethods, HookMethods):
                          | refuse_nonfinite * _ddp.DDP_CONTEXT_REFUSE_NONFINITE
                          | skip_nonfinite * _ddp.DDP_CONTEXT_SKIP_NONFINITE
                          | verify_buffers * _ddp.DDP_CONTEXT_VERIFY_BUFFERS
-                         | autotune * _ddp.DDP_CONTEXT_AUTOTUNE)
+                         | autotune * _ddp.DDP_CONTEXT_AUTOTUNE
+                         | shard * _ddp.DDP_CONTEXT_SHARD)
         super().__init__(_ddp.ddp_context_create(group, options))
         self.grad_ready = self._handle.grad_ready
 

@@ -20,17 +20,19 @@ import weakref
 import torch
 from torch import distributed, nn
 
-from ._errors import InvalidStateError
+from ._errors import InvalidStateError, UnsupportedError
 from ._torch_devices import chosen_devices, moved
 from ._torch_groups import group_of, process_group
 from ._torch_hooks import GradBucket, allreduce_hook, fp16_compress_hook
 from ._torch_join import NO_JOIN, Joined, forward_begins
+from ._torch_optimizer import ShardedOptimizer
 from ._torch_passes import in_backward_pass
 from ._torch_precision import Precision
+from ._torch_shards import owner_function, refuse as refuse_with_shards
 from ._torch_steps import Options, Reducer, Steps, abandon
 from .group import Group
 
-__all__ = ["DistributedDataParallel", "GradBucket", "group_of", "process_group"]
+__all__ = ["DistributedDataParallel", "GradBucket", "ShardedOptimizer", "group_of", "process_group"]
 
 _MIB = 1 << 20
 
@@ -46,6 +48,9 @@ class DistributedDataParallel(nn.Module):
 
     Each forward pass compares the module with what is registered. Tensors that were replaced or converted are registered again, on all
     ranks.
+
+    shard: each rank gets the mean of a share of the gradients, for a ShardedOptimizer. True, an owner ("elements", "whole", "replicated"), or
+    a function of a parameter's name and the parameter that returns an owner, or an owner and a cost (docs/shards.md).
     """
 
     def __init__(self, module, device_ids=None, output_device=None, dim=0, broadcast_buffers=True, init_sync=True,
@@ -53,7 +58,7 @@ class DistributedDataParallel(nn.Module):
                  gradient_as_bucket_view=False, static_graph=False, delay_all_reduce_named_params=None,
                  param_to_hook_all_reduce=None, mixed_precision=None, device_mesh=None, skip_all_reduce_unused_params=False,
                  bucket_cap_mb_list=None, batched_grad_copy=False, forward_sync_buffers=None, lazy_bucket_allocation=False, *,
-                 weighted_mean=False):
+                 weighted_mean=False, shard=False):
         super().__init__()
         if device_mesh is not None:
             if process_group is not None:
@@ -100,6 +105,9 @@ class DistributedDataParallel(nn.Module):
             raise ValueError(f"delay_all_reduce_named_params: the module has no parameter {unknown[0]}")
         if param_to_hook_all_reduce is not None and not self._delayed:
             raise ValueError("param_to_hook_all_reduce: it belongs to delay_all_reduce_named_params, which names no parameter")
+        self._shard = shard
+        if owner_function(shard) is not None:
+            refuse_with_shards(self)
         self._autotune, self._hook, self._optimizer, self._has_joined, self._weighted = autotune, None, None, False, weighted_mean
         self._start(process_group, init_sync)
 
@@ -116,7 +124,7 @@ class DistributedDataParallel(nn.Module):
         old = self._steps
         options = Options(
             ignored=self.parameters_to_ignore, delayed=self._delayed, find_unused=self.find_unused_parameters,
-            skip_unused=self.skip_all_reduce_unused_params, static_graph=self.static_graph, as_views=self.gradient_as_bucket_view,
+            skip_unused=self.skip_all_reduce_unused_params, static_graph=self.static_graph, as_views=self.gradient_as_bucket_view or bool(self._shard), shard=owner_function(self._shard),
             bucket_bytes=max(1, self.bucket_bytes_cap), bucket_caps=self.bucket_bytes_cap_list, autotune=self._autotune,
             send_buffers=self.forward_sync_buffers if join else self._init_sync_buffers, weighted=self._weighted,
             reduce_dtype=self._precision and self._precision.reduce_dtype, join=join or {})
@@ -139,6 +147,8 @@ class DistributedDataParallel(nn.Module):
             raise InvalidStateError(f"{sentence} now, and was registered as it was at the beginning of join(). Change it outside of join()")
         if self._steps.open:
             raise InvalidStateError(f"{sentence} now, and was registered as it was when this step began. Change it between steps")
+        self._refuse_with_optimizer(sentence + " now, and the ShardedOptimizer has the state of the module as it was. Change it before the optimizer "
+                                    "is made; or make a DistributedDataParallel and a ShardedOptimizer again, on all ranks, and load its state")
         self._register()
 
     @property
@@ -168,8 +178,18 @@ class DistributedDataParallel(nn.Module):
         if self._steps.stepped:
             raise InvalidStateError("_set_static_graph should be called before training loop starts, and a step has begun already")
         if not self.static_graph:
+            self._refuse_with_optimizer("_set_static_graph: it registers the module again. Make the DistributedDataParallel with static_graph=True")
             self.static_graph = True
             self._register()
+
+    def _refuse_with_optimizer(self, sentence):
+        """State of an optimizer for the pieces of the module would be lost."""
+        if self._steps.shards is not None and self._steps.shards.used:
+            raise InvalidStateError(sentence)
+
+    def _refuse_shards(self, method):
+        if self._shard:
+            raise UnsupportedError(f"{method}: not with shard")
 
     @staticmethod
     def _set_params_and_buffers_to_ignore_for_model(module, params_and_buffers_to_ignore):
@@ -294,6 +314,7 @@ class DistributedDataParallel(nn.Module):
         if not enable:
             yield
             return
+        self._refuse_shards("join")
         self._has_joined = True
         self._register(join={"join": True, "divide_by_present": not divide_by_initial_world_size,
                              "broadcast_buffers": self.forward_sync_buffers, "stop_at_first_join": throw_on_early_termination})
@@ -303,6 +324,7 @@ class DistributedDataParallel(nn.Module):
 
     def join_hook(self, divide_by_initial_world_size=True, **_):
         """For torch.distributed.algorithms.Join."""
+        self._refuse_shards("join_hook")
         self._has_joined = True
         return Joined(self, divide_by_initial_world_size)
 
@@ -342,6 +364,7 @@ class DistributedDataParallel(nn.Module):
 
     def _register_fused_optim(self, optim, *args, optim_params=None, **kwargs):
         """An optimizer, made here, that steps at the end of each synced backward pass."""
+        self._refuse_shards("_register_fused_optim")
         if self._optimizer is not None:
             raise InvalidStateError("_register_fused_optim was called before: a module has one such optimizer")
         self._optimizer = optim(list(self._steps.tensors if optim_params is None else optim_params), *args, **kwargs)

@@ -257,6 +257,8 @@ class Tinygrad(unittest.TestCase):
             DataParallel(Network(1), self.group, verify_interval=1)
         with support.raises(self, ddp.InvalidStateError, "average_parameters", "first values"):
             parallel.context.average_parameters()
+        with support.raises(self, ddp.InvalidStateError, "shard", "first values"):
+            DataParallel(Network(1), self.group, shard=True)
         self.group.barrier()
 
 
