@@ -26,7 +26,6 @@ public:
     void set_group(std::shared_ptr<Group> group, const ContextNumber& number);
     // homes: of the buckets.
     void set(HookPtr hook, const std::vector<StreamPtr>& homes);
-    // When nothing else is left to do for new buckets: the hook may fail.
     void tell_buckets(const std::vector<StreamPtr>& homes);
     // A synced step has ended. Then all is there that another one uses that agrees on the same
     // (Step::agreement) in this group, with these buckets.

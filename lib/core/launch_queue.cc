@@ -22,15 +22,16 @@ struct Completion {
 
 }  // namespace
 
-void LaunchQueue::reset_layout(const Layout& layout, const ParamTable& table) {
-    plan_hash_ = layout.plan_hash();
+void LaunchQueue::reset_layout(const Layout* layout, const ParamTable& table) {
+    const std::size_t size = layout ? layout->size() : 0;
+    plan_hash_ = layout ? layout->plan_hash() : 0;
     // what is under way has the old ones
-    entries_ = std::make_shared<std::vector<Entry>>(layout.size());
-    pending_ = std::vector<std::atomic<std::int32_t>>(layout.size());
-    for (std::size_t b = 0; b < layout.size(); ++b) {
+    entries_ = std::make_shared<std::vector<Entry>>(size);
+    pending_ = std::vector<std::atomic<std::int32_t>>(size);
+    for (std::size_t b = 0; b < size; ++b) {
         Entry& entry = (*entries_)[b];
-        const PlanBucket& planned = layout.plan().buckets[b];
-        entry.bucket = layout.describe(b);
+        const PlanBucket& planned = layout->plan().buckets[b];
+        entry.bucket = layout->describe(b);
         entry.alone = planned.alone;
         entry.in_place = planned.in_place;
         entry.content = planned.content;
@@ -40,7 +41,7 @@ void LaunchQueue::reset_layout(const Layout& layout, const ParamTable& table) {
             str(ids.size() == 1 ? "parameter '" : "parameters '", name(ids.front()), "'");
         if (ids.size() > 1) label += str(" to '", name(ids.back()), "'");
         entry.label = std::make_shared<const std::string>(std::move(label));
-        entry.memory = layout.memory(b);
+        entry.memory = layout->memory(b);
     }
 }
 

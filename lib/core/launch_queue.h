@@ -29,8 +29,8 @@ public:
     LaunchQueue(InstalledHook& hook, Gradients& gradients) : hook_(hook), gradients_(gradients) {}
 
     void set_recorder(const record::Recorder& recorder) { recorder_ = recorder; }
-    // New buckets. Not while a step is under way.
-    void reset_layout(const Layout& layout, const ParamTable& table);
+    // New buckets. Not while a step is under way. Null: the queue keeps none until others come.
+    void reset_layout(const Layout* layout, const ParamTable& table);
     // In whose order the memory of each bucket is.
     std::vector<StreamPtr> homes() const;
     // All buckets wait for their gradients. The step lasts until the next call.

@@ -1,8 +1,7 @@
 #include "core/layout.h"
 
-#include <algorithm>
 #include <cstring>
-#include <map>
+#include <utility>
 
 #include "comm/link.h"
 #include "device/device.h"
@@ -25,7 +24,7 @@ BucketPlan shared_out(BucketPlan plan, const Model& model, std::int32_t world) {
 
 }  // namespace
 
-Layout::Layout(Group& group, const Model& model, BucketPlan plan)
+Layout::Layout(Group& group, const Model& model, BucketPlan plan, Layout* before, Before buckets)
     : model_(model),
       link_count_(group.link_count()),
       plan_(shared_out(std::move(plan), model, group.world())),
@@ -34,29 +33,56 @@ Layout::Layout(Group& group, const Model& model, BucketPlan plan)
                                           : Shards()),
       locations_(model.table.params().size()) {
     const bool sharded = !shards_.values().empty();
-    for (std::size_t b = 0; b < plan_.buckets.size(); ++b) {
-        const auto& bucket = plan_.buckets[b];
-        // Memory of the link that will reduce the bucket.
-        const StreamPtr stream = model_.streams.stream(bucket.device);
-        const auto link = group.link(b);
-        const std::size_t bytes =
-            sharded ? std::max(bucket.bytes, shards_.values()[b].bytes) : bucket.bytes;
-        if (bucket.in_place)
-            memory_.push_back(unowned(model_.table[bucket.params.front()].in_place.memory));
-        else
-            memory_.push_back(link->allocate(bytes, stream));
-        for (std::size_t i = 0; i < bucket.params.size(); ++i) {
-            Location& location = at(bucket.params[i]);
-            location.place = bucket.sparse ? nullptr : memory_[b].get() + bucket.offsets[i];
-            location.bucket = static_cast<std::int32_t>(b);
-            location.owned = sharded ? 0 : model_.table[bucket.params[i]].count;
+    if (before) {
+        locations_ = before->locations_;  // of checked views, which no plan moves
+        checked_memory_ = before->checked_memory_;
+    } else if (model_.options.reducer.check) {
+        place_checked_views();
+    }
+    try {
+        for (std::size_t b = 0; b < plan_.buckets.size(); ++b) {
+            const auto& bucket = plan_.buckets[b];
+            std::shared_ptr<std::byte> memory;
+            if (before && buckets == Before::kMayStay) memory = before->memory_of(bucket, b);
+            memory_.push_back(memory ? std::move(memory) : allocate(group, b));
+            left_.push_back(bucket.params.size());
+            for (std::size_t i = 0; i < bucket.params.size(); ++i) {
+                Location& location = at(bucket.params[i]);
+                location.place = bucket.sparse ? nullptr : memory_[b].get() + bucket.offsets[i];
+                location.bucket = static_cast<std::int32_t>(b);
+                location.first_owned = 0;
+                location.owned = sharded ? 0 : model_.table[bucket.params[i]].count;
+            }
+            if (before) take(b, *before);
         }
+    } catch (...) {
+        if (before) {
+            before->intact_ = false;
+            before->moved_to_.insert(before->moved_to_.end(), memory_.begin(), memory_.end());
+        }
+        throw;
     }
     for (const ShardPiece& piece : shards_.mine()) {
         at(piece.param).first_owned = piece.first;
         at(piece.param).owned = piece.count;
     }
-    if (model_.options.reducer.check) place_checked_views();
+}
+
+// Memory of the link that will reduce the bucket.
+std::shared_ptr<std::byte> Layout::allocate(Group& group, std::size_t bucket) const {
+    const PlanBucket& planned = plan_.buckets[bucket];
+    if (planned.in_place) return unowned(model_.table[planned.params.front()].in_place.memory);
+    const auto& values = shards_.values();
+    const std::size_t bytes =
+        values.empty() ? planned.bytes : std::max(planned.bytes, values[bucket].bytes);
+    return group.link(bucket)->allocate(bytes, model_.streams.stream(planned.device));
+}
+
+std::shared_ptr<std::byte> Layout::memory_of(const PlanBucket& bucket, std::size_t number) const {
+    const auto old = static_cast<std::size_t>(at(bucket.params.front()).bucket);
+    const PlanBucket& mine = plan_.buckets[old];
+    const bool same = mine.params == bucket.params && mine.offsets == bucket.offsets;
+    return same && old % link_count_ == number % link_count_ ? memory_[old] : nullptr;
 }
 
 // Gradients that would live in buckets: so what the program writes is never what is reduced, and
@@ -102,6 +128,7 @@ std::byte* Layout::view(std::int32_t param) const {
 
 std::vector<std::shared_ptr<const void>> Layout::view_memory() const {
     std::vector<std::shared_ptr<const void>> memory(memory_.begin(), memory_.end());
+    memory.insert(memory.end(), moved_to_.begin(), moved_to_.end());
     if (checked_memory_) memory.push_back(checked_memory_);
     return memory;
 }
@@ -130,31 +157,27 @@ ddp_bucket Layout::describe(std::size_t index) const {
     return bucket;
 }
 
-void Layout::take_from(Layout& other) {
-    std::map<StreamPtr, std::vector<ddp_segment>> on_devices;
-    // a device may yet fail, and then the other layout stays
-    const bool on_host = std::all_of(plan_.buckets.begin(), plan_.buckets.end(),
-                                     [](const PlanBucket& b) { return is_cpu(b.device); });
-    std::vector<std::size_t> left;
-    for (const PlanBucket& bucket : other.plan_.buckets) left.push_back(bucket.params.size());
-    for (const PlanBucket& bucket : plan_.buckets)
-        for (const std::int32_t id : bucket.params) {
-            const auto bytes = model_.table[id].gradient.bytes;
-            const Location& to = at(id);
-            const Location& from = other.at(id);
-            const StreamPtr stream = model_.streams.stream(model_.table[id].device);
-            if (to.checked && bytes > 0) std::memcpy(to.checked, from.checked, bytes);
-            if (bytes > 0 && to.place && to.place != from.place) {
-                if (stream)
-                    on_devices[stream].push_back({to.place, from.place, bytes});
-                else
-                    std::memcpy(to.place, from.place, bytes);
-            }
-            const auto old = static_cast<std::size_t>(from.bucket);
-            if (--left[old] == 0 && on_host) other.memory_[old] = nullptr;
-        }
-    for (const auto& [stream, segments] : on_devices)
+// The other layout has the gradients until all of them are on their way: a device may fail.
+void Layout::take(std::size_t bucket, Layout& before) {
+    const PlanBucket& planned = plan_.buckets[bucket];
+    std::vector<ddp_segment> segments;
+    for (const std::int32_t id : planned.params) {
+        std::byte* const from = before.at(id).place;
+        const std::size_t bytes = model_.table[id].gradient.bytes;
+        if (bytes > 0 && from != at(id).place) segments.push_back({at(id).place, from, bytes});
+    }
+    if (const StreamPtr stream = model_.streams.stream(planned.device))
         on_device::transfer(*stream, segments, DDP_U8, DDP_U8, 1);
+    else
+        for (const ddp_segment& s : segments) std::memcpy(s.dst, s.src, s.count);
+    for (const std::int32_t id : planned.params) before.lose(id, at(id).place);
+}
+
+void Layout::lose(std::int32_t param, std::byte* place) {
+    Location& location = at(param);
+    location.place = place;
+    const auto bucket = static_cast<std::size_t>(location.bucket);
+    if (intact_ && --left_[bucket] == 0) memory_[bucket] = nullptr;
 }
 
 }  // namespace libddp

@@ -159,6 +159,19 @@ BucketPlan make_plan(const std::vector<PlanParam>& params, const std::vector<std
     return plan;
 }
 
+void keep_orders(BucketPlan& plan, const BucketPlan& before) {
+    std::map<std::int32_t, const PlanBucket*> old;
+    for (const PlanBucket& bucket : before.buckets)
+        for (const std::int32_t id : bucket.params) old[id] = &bucket;
+    for (PlanBucket& bucket : plan.buckets) {
+        const PlanBucket* const same = old[bucket.params.front()];
+        if (same && same->params.size() == bucket.params.size() &&
+            std::all_of(bucket.params.begin(), bucket.params.end(),
+                        [&](std::int32_t id) { return old[id] == same; }))
+            bucket = *same;
+    }
+}
+
 std::vector<std::size_t> make_caps(std::size_t first, std::size_t cap) {
     return {first != 0 ? first : std::min(kSmallFirstCap, cap), cap};
 }

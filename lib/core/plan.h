@@ -67,6 +67,10 @@ std::vector<std::int32_t> reverse_order(std::size_t count);
 BucketPlan make_plan(const std::vector<PlanParam>& params, const std::vector<std::int32_t>& order,
                      const std::vector<std::size_t>& caps);
 
+// A bucket that has the parameters of one before, in another order, becomes that one: buckets are
+// launched when the last of their gradients is there, so nothing is lost, and nothing moves.
+void keep_orders(BucketPlan& plan, const BucketPlan& before);
+
 // The cap of the first bucket, which is small so that communication starts early, and that of the
 // others. first 0: 1 MiB at most.
 std::vector<std::size_t> make_caps(std::size_t first, std::size_t cap);

@@ -72,7 +72,7 @@ void Planner::step_ended(bool learn, std::int64_t synced_steps, const Group& gro
 }
 
 BucketPlan Planner::next(Group& group, const ContextNumber& number, std::int32_t root,
-                         const Hook& hook) {
+                         const Hook& hook, const BucketPlan& before) {
     due_ = false;
     BucketPlan plan;
     if (adopted_) {
@@ -82,6 +82,7 @@ BucketPlan Planner::next(Group& group, const ContextNumber& number, std::int32_t
         order_.agree(group, number.tag(), root, model_.options.reducer.consensus_order);
         if (tuning(group, hook)) tune(group, number);
         plan = make();
+        keep_orders(plan, before);
     }
     agree_on_plan(group, number.tag(), hash_plan(plan));
     return plan;

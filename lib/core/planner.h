@@ -53,8 +53,10 @@ public:
     // Now, from the order so far.
     BucketPlan make() const { return make(caps()); }
     BucketPlan lay_out(const Buckets& buckets) const { return libddp::lay_out(params(), buckets); }
-    // The plan of a rebuild that is due. Collective. root: whose order counts.
-    BucketPlan next(Group& group, const ContextNumber& number, std::int32_t root, const Hook& hook);
+    // The plan of a rebuild that is due. Collective. root: whose order counts. before: the plan of
+    // all ranks.
+    BucketPlan next(Group& group, const ContextNumber& number, std::int32_t root, const Hook& hook,
+                    const BucketPlan& before);
     // The plan of rank 0. A rank may have another if a rebuild has failed there. Collective.
     BucketPlan common(Group& group, const ContextNumber& number, const BucketPlan& mine) const;
 

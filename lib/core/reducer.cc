@@ -42,6 +42,11 @@ Observers observers_of(const Model& model) {
     return result;
 }
 
+void wait_for_devices(const ReducerParts& parts) {
+    parts.model.streams.wait(parts.group->timeout_ms(),
+                             [&parts] { parts.group->check_in_wait("a device"); });
+}
+
 }  // namespace
 
 Reducer::Reducer(std::shared_ptr<Group> group, const ContextNumber& number, const Model& model,
@@ -106,11 +111,21 @@ void Reducer::record_plan() const {
 }
 
 // The other ranks go on with the new buckets: this one may not stay behind.
-void Reducer::change_buckets(BucketPlan plan) {
+void Reducer::change_buckets(BucketPlan plan, Layout::Before buckets) {
     Group& group = *parts_.group;
     try {
-        adopt(std::make_unique<Layout>(group, parts_.model, std::move(plan)));
+        if (parts_.layout) {
+            move_gradients(std::move(plan), buckets);
+        } else {
+            parts_.layout = std::make_unique<Layout>(group, parts_.model, std::move(plan));
+            parts_.use_layout();
+        }
+        layouts_.fetch_add(1, std::memory_order_acq_rel);
+        record_plan();
+        // the last to do for new buckets: the hook may fail
+        parts_.hook.tell_buckets(parts_.queue.homes());
     } catch (...) {
+        layouts_.fetch_add(1, std::memory_order_acq_rel);  // some gradients may have moved
         if (group.broken()) throw;
         ErrorInfo info = caught();
         info.rank = group.rank();
@@ -119,21 +134,18 @@ void Reducer::change_buckets(BucketPlan plan) {
     }
 }
 
-void Reducer::adopt(std::unique_ptr<Layout> layout) {
-    if (parts_.layout) {
-        layout->take_from(*parts_.layout);
-        // Views are there for every stream then. And registered memory is given back when its
-        // device is done with it, which each bucket would wait for by itself.
-        parts_.model.streams.wait(parts_.group->timeout_ms(),
-                                  [this] { parts_.group->check_in_wait("a device"); });
+void Reducer::move_gradients(BucketPlan plan, Layout::Before buckets) {
+    wait_for_devices(parts_);  // else each bucket that is given back waits for all that is enqueued
+    parts_.queue.reset_layout(nullptr, parts_.model.table);
+    try {
+        parts_.layout = std::make_unique<Layout>(*parts_.group, parts_.model, std::move(plan),
+                                                 *parts_.layout, buckets);
+    } catch (...) {
+        parts_.use_layout();
+        throw;
     }
-    parts_.layout = std::move(layout);
-    layouts_.fetch_add(1, std::memory_order_acq_rel);
-    record_plan();
-    parts_.gradients.reset_layout(*parts_.layout);
-    parts_.queue.reset_layout(*parts_.layout, parts_.model.table);
-    parts_.next_step(parts_.step ? parts_.step->begin : Step::Begin{});
-    parts_.hook.tell_buckets(parts_.queue.homes());
+    parts_.use_layout();
+    wait_for_devices(parts_);  // views are there for every stream then
 }
 
 void Reducer::begin(double factor, bool sync) {
@@ -145,7 +157,8 @@ void Reducer::rebuild_if_due(std::int32_t root) {
 }
 
 void Reducer::rebuild(std::int32_t root) {
-    BucketPlan plan = parts_.planner.next(*parts_.group, *parts_.number, root, *parts_.hook.hook());
+    BucketPlan plan = parts_.planner.next(*parts_.group, *parts_.number, root, *parts_.hook.hook(),
+                                          parts_.layout->plan());
     if (plan == parts_.layout->plan()) return;
     log(LogLevel::kInfo, "rank ", parts_.group->rank(), ": rebuilt ", parts_.layout->size(),
         " buckets into ", plan.buckets.size());
@@ -287,7 +300,7 @@ void Reducer::set_group(std::shared_ptr<Group> group, const ContextNumber& numbe
     // left to them. The new group may reach only memory of its own.
     const bool move = parts_.queue.in_flight() || parts_.group->shares_memory() ||
                       group->shares_memory() || !parts_.model.streams.empty() ||
-                      parts_.observers.publisher;
+                      !parts_.layout->intact() || parts_.observers.publisher;
     parts_.group = std::move(group);
     parts_.number = &number;
     parts_.hook.set_group(parts_.group, number);
@@ -302,7 +315,9 @@ void Reducer::set_group(std::shared_ptr<Group> group, const ContextNumber& numbe
     parts_.participation.forget_record();
     BucketPlan plan = parts_.planner.common(*parts_.group, number, parts_.layout->plan());
     parts_.step->begin = {};
-    if (move || plan != parts_.layout->plan())
+    if (move)
+        change_buckets(std::move(plan), Layout::Before::kMustMove);
+    else if (plan != parts_.layout->plan())
         change_buckets(std::move(plan));
     else
         parts_.next_step();

@@ -76,8 +76,8 @@ private:
     void begin_record();
     void record_plan() const;
     void end_work();
-    void change_buckets(BucketPlan plan);
-    void adopt(std::unique_ptr<Layout> layout);
+    void change_buckets(BucketPlan plan, Layout::Before buckets = Layout::Before::kMayStay);
+    void move_gradients(BucketPlan plan, Layout::Before buckets);
     void agree_on_counts();
 
     ReducerParts parts_;

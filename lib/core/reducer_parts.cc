@@ -20,6 +20,12 @@ ReducerParts::ReducerParts(std::shared_ptr<Group> of, const ContextNumber& with,
     totals.used.resize(model.table.params().size());
 }
 
+void ReducerParts::use_layout() {
+    gradients.reset_layout(*layout);
+    queue.reset_layout(layout.get(), model.table);
+    next_step(step ? step->begin : Step::Begin{});
+}
+
 Phase ReducerParts::begin_step() {
     if (model.options.reducer.needs_begin && !step->begin.told)
         refuse_in_step(

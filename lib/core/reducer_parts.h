@@ -44,6 +44,8 @@ struct ReducerParts {
     ReducerParts(std::shared_ptr<Group> group, const ContextNumber& number, const Model& model,
                  HookPtr hook, Observers observers);
 
+    // All parts have the layout that is there. Between steps; the next one begins as before.
+    void use_layout();
     // Begins the step, if it has not begun: then the result is kFilling or kFillingLocal. Throws if
     // ranks must exchange before.
     Phase begin_step();

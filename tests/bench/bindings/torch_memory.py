@@ -1,6 +1,6 @@
 """The memory of a rank that trains a GPT-2 on the CPU with ddp.torch.DistributedDataParallel, with PyTorch's own over Gloo, and without.
 
-    python3 torch_memory.py --run "ddprun -n 2" [--layers 12] [--width 768] [--words 50257]
+    python3 torch_memory.py --run "ddprun -n 2" [--backend shm] [--layers 12] [--width 768] [--words 50257]
 
 Each kind trains in processes of its own: it keeps its buckets, and the memory that its allocator has freed. Prints for the slowest rank, in
 MiB above what the modules of Python take: the largest and the last proportional set (PSS: a page that several ranks map counts in parts),
@@ -86,7 +86,7 @@ def measure(options):
     import ddp
     from ddp.torch import DistributedDataParallel
     torch.set_num_threads(1)
-    group = ddp.Group()
+    group = ddp.Group(backend=options.backend)
     kind, arguments = options.measure, json.loads(options.arguments)
     port = torch.zeros(1, dtype=torch.int64)
     if group.rank == 0:
@@ -121,6 +121,7 @@ def measure(options):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--run", default="ddprun -n 2", help="how to start the ranks")
+    parser.add_argument("--backend", default="auto", help="of libddp")
     parser.add_argument("--layers", type=int, default=12)
     parser.add_argument("--width", type=int, default=768)
     parser.add_argument("--words", type=int, default=50257)
@@ -132,7 +133,7 @@ def main():
     if options.measure:
         return measure(options)
     print(f"{'':44}{'largest PSS':>12}{'last PSS':>12}{'largest RSS':>12}{'parameters':>12}")
-    sizes = [f"--{name}={getattr(options, name)}" for name in ("layers", "width", "words", "tokens")]
+    sizes = [f"--{name}={getattr(options, name)}" for name in ("backend", "layers", "width", "words", "tokens")]
     for kind, arguments in [("alone", {}), *KINDS]:
         rounds = []
         for _ in range(options.rounds):

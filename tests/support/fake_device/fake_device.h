@@ -25,6 +25,9 @@ struct Counts {
 Counts counts();
 // Bytes of the memory that is alive on all devices.
 std::size_t live_bytes();
+// The most bytes that libddp has had at a time since the last call, in the order of streams: what is
+// freed in the order of a stream can be used again by what is allocated in that order.
+std::size_t most_bytes();
 // How often pinned memory was allocated, ever.
 long pinned_allocations();
 // Waits until every stream has nothing to do, at most 10 s; false if that takes longer.

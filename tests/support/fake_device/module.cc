@@ -2,12 +2,16 @@
 // second mapping.
 #include "util/module.h"
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <cstring>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "device/device_module.h"
@@ -27,6 +31,30 @@ namespace {
 std::atomic<int> devices{2};
 std::atomic<std::uint64_t> copied{0};
 std::atomic<bool> held{false};
+
+// What libddp has, in the order of its calls.
+class Had {
+public:
+    void allocate(void* memory, std::size_t bytes) {
+        const std::lock_guard lock(mutex_);
+        sizes_[memory] = bytes;
+        now_ += bytes;
+        most_ = std::max(most_, now_);
+    }
+    void free(void* memory) {
+        const std::lock_guard lock(mutex_);
+        now_ -= sizes_[memory];
+    }
+    std::size_t most() {
+        const std::lock_guard lock(mutex_);
+        return std::exchange(most_, now_);
+    }
+
+private:
+    std::mutex mutex_;
+    std::map<void*, std::size_t> sizes_;
+    std::size_t now_ = 0, most_ = 0;
+} had;
 
 ddp_status set_failure(ddp_device_failure* failure, ddp_status status, const char* text) {
     std::snprintf(failure->message, sizeof failure->message, "%s", text);
@@ -54,6 +82,7 @@ ddp_status allocate(int32_t device, void* stream, size_t bytes, void** memory,
                     ddp_device_failure* failure) {
     *memory = Memory::instance().allocate(device, bytes);
     if (!*memory) return set_failure(failure, DDP_ERROR_OUT_OF_MEMORY, "the device is full");
+    had.allocate(*memory, bytes);
     Stream::of(device, stream)->enqueue([device, begin = *memory, bytes] {
         std::memset(Memory::instance().alias(device, begin, bytes), 0, bytes);
     });
@@ -61,6 +90,7 @@ ddp_status allocate(int32_t device, void* stream, size_t bytes, void** memory,
 }
 
 void deallocate(int32_t device, void* stream, void* memory) {
+    had.free(memory);
     const auto free = [memory] { Memory::instance().free(memory); };
     const auto of_device = Stream::of(device, stream);
     if (const auto capture = of_device->capture())
@@ -269,6 +299,9 @@ void set_allocations_left(int device, long count) {
 }
 std::size_t live_bytes() {
     return Memory::instance().live_bytes();
+}
+std::size_t most_bytes() {
+    return had.most();
 }
 
 long pinned_allocations() {
