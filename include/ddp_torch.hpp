@@ -210,7 +210,8 @@ public:
         call(ddp_grad_ready_on, context, param,
              device ? handle_of(current(tensor.device())) : nullptr);
     }
-    /* The end of a step. On devices nothing waits for it but the current streams. */
+    /* The end of a step in which each gradient has been announced or marked. On devices nothing waits
+     * for it but the current streams. */
     void finalize(ddp_context* context) {
         for (Place& place : places_) place.last = current(place.device);
         if (places_.empty()) {
@@ -218,7 +219,6 @@ public:
         } else if (places_.size() == 1) {
             call(ddp_finalize_on, context, handle_of(places_[0].last));
         } else {
-            catch_up();
             call(ddp_finalize_enqueue, context);
             for (const Place& place : places_) order(place.set, place.last);
         }
@@ -306,8 +306,6 @@ public:
                                 " has another device, type or shape now. Make a new "
                                 "DistributedDataParallel after such a change");
         const bool mine = ddp_group_rank(group_) == 0;
-        streams_.remember();
-        streams_.enter(context_->get());
         context_->step_begin();
         if (mine)
             for (Room& room : rooms_) room.sent.copy_(room.buffer.detach());
@@ -356,7 +354,6 @@ private:
             context_->add_param<std::uint8_t>("buffers on " + part.device.str(),
                                               {std::max<std::int64_t>(part.bytes, 1)}, nullptr,
                                               nullptr, {DDP_DEVICE_CUDA, part.device.index()});
-        streams_.enter(context_->get());
         context_->commit();
         context_->set_comm_hook([](ddp_group* within, ddp_bucket* bucket) {
             ddp_work* work = nullptr;
@@ -840,7 +837,6 @@ private:
             static_cast<std::size_t>(std::count(missing_.begin(), missing_.end(), true));
         for (std::size_t index = 0; index < never_.size(); ++index)
             if (never_[index]) lay_down(index);
-        streams_->catch_up();
     }
 
     bool take_missing(std::size_t index) {

@@ -134,21 +134,36 @@ void numbers(const ddp::Group& group, const ddp::DistributedDataParallelOptions&
     same(alone->buffers(), net->buffers(), "buffers");
 }
 
-/* With another stream of the first device as the current one, which begins after what is on this
- * one. */
+c10::Stream current() {
+    return c10::impl::VirtualGuardImpl(place().type()).getStream(place());
+}
+void order(const c10::Stream& first, const c10::Stream& then) {
+    c10::Event event(place().type());
+    event.record(first);
+    event.block(then);
+}
+/* What follows on this stream comes late. */
+void be_late(const c10::Stream& stream) {
+    fake::launch(place().index(), stream.native_handle(),
+                 [] { std::this_thread::sleep_for(std::chrono::milliseconds(200)); });
+}
+
+/* With another stream of the first device as the current one. It begins after what is on this one,
+ * and what follows here comes after it. */
 class SideStream {
 public:
-    SideStream() : guard_(begin()) {}
+    SideStream() : before_(current()), guard_(made()) { order(before_, current()); }
+    ~SideStream() { order(current(), before_); }
+    SideStream(const SideStream&) = delete;
+    SideStream& operator=(const SideStream&) = delete;
+
+    const c10::Stream& before() const { return before_; }
 
 private:
-    static c10::Stream begin() {
-        const c10::impl::VirtualGuardImpl device(place().type());
-        const c10::Stream side = device.getNewStream(place());
-        c10::Event event(place().type());
-        event.record(device.getStream(place()));
-        event.block(side);
-        return side;
+    static c10::Stream made() {
+        return c10::impl::VirtualGuardImpl(place().type()).getNewStream(place());
     }
+    c10::Stream before_;
     c10::StreamGuard guard_;
 };
 
@@ -167,12 +182,8 @@ void side_stream(const ddp::Group& group, const ddp::DistributedDataParallelOpti
 
 /* A hook doubles gradients on the stream of their bucket, and takes its time. No communication makes
  * anybody wait for that. */
-void work_of_a_hook(const ddp::Group& group, const ddp::DistributedDataParallelOptions& options,
-                    bool on_a_side_stream, bool on_two_devices) {
-    Net alone, net = on_device();
-    if (on_two_devices) put(*net->last, device_of(1));
-    train(*alone, alone->parameters(), torch::kCPU, 4, 2);
-    ddp::DistributedDataParallel model(net, group, options);
+template <class Model>
+void double_late(Model& model) {
     model.context().set_comm_hook([](ddp_group*, ddp_bucket* bucket) {
         const void* const numbers = ddp_bucket_buffer(bucket);
         const std::size_t count = ddp_bucket_count(bucket);
@@ -183,11 +194,40 @@ void work_of_a_hook(const ddp::Group& group, const ddp::DistributedDataParallelO
         });
         return ddp::Work();
     });
+}
+
+void work_of_a_hook(const ddp::Group& group, const ddp::DistributedDataParallelOptions& options,
+                    bool on_a_side_stream, bool on_two_devices) {
+    Net alone, net = on_device();
+    if (on_two_devices) put(*net->last, device_of(1));
+    train(*alone, alone->parameters(), torch::kCPU, 4, 2);
+    ddp::DistributedDataParallel model(net, group, options);
+    double_late(model);
     std::unique_ptr<SideStream> side;
     if (on_a_side_stream) side = std::make_unique<SideStream>();
     train(model, net->parameters(), place(), 4);
     same(parameters(alone), parameters(net), "weights of a hook");
     same(gradients(alone), gradients(net), "gradients of a hook");
+}
+
+/* The forward pass was on another stream than the backward pass and the optimizer are. */
+void backward_on_a_side_stream(const ddp::Group& group,
+                               const ddp::DistributedDataParallelOptions& options,
+                               bool on_two_devices) {
+    Net alone, net = on_device();
+    if (on_two_devices) put(*net->last, device_of(1));
+    train(*alone, alone->parameters(), torch::kCPU, 4, 2);
+    ddp::DistributedDataParallel model(net, group, options);
+    double_late(model);
+    torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+    for (int step = 0; step < 4; ++step) {
+        const torch::Tensor loss = loss_of(model.forward(inputs(step).to(place())));
+        const SideStream side;
+        optimizer.zero_grad();
+        loss.backward();
+        optimizer.step();
+    }
+    same(parameters(alone), parameters(net), "weights of a backward pass on a side stream");
 }
 
 /* Its halves are on two devices. */
@@ -221,6 +261,84 @@ struct PairImpl : torch::nn::Module {
 };
 TORCH_MODULE(Pair);
 
+/* A rank uses no parameter, and lays down zeros late, on another stream than the forward pass had. */
+struct PassImpl : torch::nn::Module {
+    PassImpl() {
+        seed(3);
+        layer = register_module("layer", torch::nn::Linear(5, 5));
+        to(torch::kDouble);
+    }
+    torch::Tensor forward(const torch::Tensor& x, bool uses) { return uses ? layer(x) : x * 1; }
+    torch::nn::Linear layer{nullptr};
+};
+TORCH_MODULE(Pass);
+
+void unused_on_a_side_stream(const ddp::Group& group) {
+    Pass alone, net;
+    put(*net, place());
+    ddp::DistributedDataParallelOptions options;
+    options.find_unused_parameters = true;
+    ddp::DistributedDataParallel model(net, group, options);
+    for (int step = 0; step < 4; ++step) {
+        net->zero_grad();
+        const bool uses = step < 3 || group.rank() > 0;
+        const torch::Tensor x = inputs(step).to(place()).requires_grad_();
+        const torch::Tensor loss = loss_of(model.forward(x, uses));
+        const SideStream side;
+        const c10::Stream late = current();
+        if (!uses) x.register_hook([late](const torch::Tensor&) { be_late(late); });
+        loss.backward();
+    }
+    const double share = static_cast<double>(group.world_size() - 1) / group.world_size();
+    loss_of(alone->forward(inputs(3), true)).backward();
+    for (const auto& item : alone->named_parameters()) {
+        const torch::Tensor& grad = net->named_parameters()[item.key()].grad();
+        if (group.world_size() == 1)
+            expect(!grad.defined(), item.key() + " that no rank uses");
+        else
+            expect(torch::allclose(item.value().grad() * share, grad.cpu()),
+                   item.key() + " that rank 0 does not use");
+    }
+}
+
+/* Values that are written late: before the model is made, in a step, and before a rank joins. */
+void late_values(const ddp::Group& group) {
+    Net alone, net = on_device();
+    const auto add_late = [&](double number) {
+        torch::NoGradGuard no_grad;
+        be_late(current());
+        for (auto& parameter : net->parameters()) parameter.add_(number);
+    };
+    ddp::DistributedDataParallelOptions options;
+    options.join = true;
+    std::unique_ptr<ddp::DistributedDataParallel<NetImpl>> model;
+    {
+        const SideStream side;
+        add_late(group.rank() + 1);
+        model = std::make_unique<ddp::DistributedDataParallel<NetImpl>>(net, group, options);
+        for (auto& parameter : alone->parameters()) parameter.detach().add_(1);
+        same(parameters(alone), parameters(net), "late weights of rank 0");
+    }
+    const torch::Tensor x = inputs(0).to(place());  // which waits
+    loss_of(model->forward(x)).backward();
+    net->eval();
+    {
+        const SideStream side;
+        be_late(current());
+        net->norm->running_mean.fill_(group.rank() + 5);
+        loss_of(model->forward(x)).backward();
+        expect(torch::equal(net->norm->running_mean.cpu(), torch::full({8}, 5, torch::kDouble)),
+               "late buffers of rank 0");
+    }
+    {
+        const SideStream side;
+        add_late(group.rank() + 1);
+        model->join();
+        for (auto& parameter : alone->parameters()) parameter.detach().add_(group.world_size());
+        same(parameters(alone), parameters(net), "late weights of the rank that joined last");
+    }
+}
+
 void announced_by_another_device(const ddp::Group& group) {
     Pair alone, net;
     put(*net->left, place()), put(*net->right, device_of(1));
@@ -231,9 +349,7 @@ void announced_by_another_device(const ddp::Group& group) {
     ddp::DistributedDataParallel model(net, group, options);
     for (const bool uses_left : {true, false}) loss_of(alone->forward(x, uses_left)).backward();
     net->left->weight.register_hook([](const torch::Tensor& grad) {
-        const c10::Stream late = c10::impl::VirtualGuardImpl(place().type()).getStream(place());
-        fake::launch(place().index(), late.native_handle(),
-                     [] { std::this_thread::sleep_for(std::chrono::milliseconds(200)); });
+        be_late(current());
         return grad * 1;
     });
     {
@@ -320,6 +436,23 @@ void buckets_outlive_the_model(const ddp::Group& group) {
     }
     ddp::DistributedDataParallel may_get_that_memory(other, group);
     same(gradients(alone), gradients(net), "gradients after their model");
+}
+
+/* The same, where that is on another stream than the current one. */
+void buckets_outlive_the_model_of_a_side_stream(const ddp::Group& group) {
+    Net alone, net = on_device(), other = on_device();
+    loss_of(alone->forward(inputs(0))).backward();
+    const torch::Tensor x = inputs(0).to(place());
+    auto model = std::make_unique<ddp::DistributedDataParallel<NetImpl>>(net, group);
+    const SideStream side;
+    const Hold hold;
+    loss_of(model->forward(x)).backward();
+    {
+        const c10::StreamGuard before(side.before());
+        model.reset();
+        ddp::DistributedDataParallel may_get_that_memory(other, group);
+    }
+    same(gradients(alone), gradients(net), "gradients of a side stream after their model");
 }
 
 /* An optimizer's step over gradients in buckets is still to come when nobody else has them. */
@@ -467,8 +600,10 @@ int main() {
             memory_is_freed(group, options);
         }
         for (const auto& options : {plain, views, small, find})
-            for (const bool side : {false, true})
-                for (const bool two : {false, true}) work_of_a_hook(group, options, side, two);
+            for (const bool two : {false, true}) {
+                for (const bool side : {false, true}) work_of_a_hook(group, options, side, two);
+                backward_on_a_side_stream(group, options, two);
+            }
         for (const auto& options : {plain, views, fixed, find})
             for (const bool from_the_start : {false, true})
                 side_stream(group, options, from_the_start);
@@ -476,10 +611,13 @@ int main() {
         announced_by_another_device(group);
         if (group.world_size() == 1) {  // otherwise libddp itself waits for the streams
             buckets_outlive_the_model(group);
+            buckets_outlive_the_model_of_a_side_stream(group);
             for (const bool in_place : {false, true})
                 buckets_outlive_the_step_in_which_they_move(group, in_place);
         }
         gradients_outlive_the_model(group);
+        unused_on_a_side_stream(group);
+        late_values(group);
         buffers(group);
         other_devices_are_refused(group);
         others_hear_of_a_lost_step_first(group);
