@@ -74,6 +74,8 @@ const char* backend_name(Backend backend) {
             return "threads-caller";
         case Backend::kShm:
             return "shm";
+        case Backend::kStreams:
+            return "streams";
         default:
             return "threads";
     }

@@ -21,7 +21,7 @@ constexpr bool has(Mask mask, int param) {
     return (mask >> param & 1) != 0;
 }
 
-enum class Backend { kThreads, kPlain, kSingle, kCaller, kShm };
+enum class Backend { kThreads, kPlain, kSingle, kCaller, kShm, kStreams };
 enum class Discovery { kNone, kFindUnused, kStaticGraph };
 
 // Where a gradient lives.

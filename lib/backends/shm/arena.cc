@@ -15,7 +15,7 @@ void* Arena::allocate(std::size_t bytes) {
         segment_.reserve(offset, size);
         Block block{offset, segment_.map(offset, size)};
         std::byte* memory = block.mapping.data();
-        own_.emplace(memory, std::move(block));
+        own_at_[offset] = &own_.emplace(memory, std::move(block)).first->second.mapping;
         return memory;
     } catch (...) {
         if (segment_.release(offset, size)) give_back_place(offset, size);
@@ -63,6 +63,7 @@ void Arena::deallocate(void* memory) {
     const bool zeroed = segment_.release(block.offset, block.mapping.bytes());
     if (zeroed && reuse_.load(std::memory_order_relaxed))
         give_back_place(block.offset, block.mapping.bytes());
+    own_at_.erase(block.offset);
     own_.erase(found);
 }
 
@@ -79,13 +80,22 @@ Location Arena::locate(const void* memory, std::size_t bytes) const {
 
 std::byte* Arena::reach(int rank, const Location& location, std::size_t bytes,
                         std::size_t alignment) {
-    auto& blocks = others_[static_cast<std::size_t>(rank)].blocks;
-    Mapping& block = blocks[location.block];
-    // Another size: a new block in the place of a freed one.
-    if (block.bytes() != location.bytes) block = segment_.map(location.block, location.bytes);
+    const Mapping& block = mapping_of(rank, location);
     if (location.within % alignment != 0) return nullptr;
     if (location.within > block.bytes() || bytes > block.bytes() - location.within) return nullptr;
     return block.data() + location.within;
+}
+
+const Mapping& Arena::mapping_of(int rank, const Location& location) {
+    {
+        const Lock lock(mutex_);
+        const auto own = own_at_.find(location.block);
+        if (own != own_at_.end()) return *own->second;
+    }
+    Mapping& block = others_[static_cast<std::size_t>(rank)].blocks[location.block];
+    // Another size: a new block in the place of a freed one.
+    if (block.bytes() != location.bytes) block = segment_.map(location.block, location.bytes);
+    return block;
 }
 
 void Arena::follow(int rank, const FreedBlocks& freed) {

@@ -49,7 +49,8 @@ public:
     // Where this memory lies, if all of it is in one of this rank's blocks. Any thread.
     Location locate(const void* memory, std::size_t bytes) const;
 
-    // The address in this process of a location that another rank has told. Null if the location
+    // The address in this process of a location that a rank has told: of its own blocks the one of
+    // allocate(), as a second mapping would cost page tables and count as resident again. Null if the location
     // does not hold that many bytes, or is not aligned. One thread at a time calls this function
     // and the next.
     std::byte* reach(int rank, const Location& location, std::size_t bytes,
@@ -68,6 +69,8 @@ private:
         std::uint64_t freed = 0;
     };
 
+    // Of the block in which the location lies.
+    const Mapping& mapping_of(int rank, const Location& location);
     std::uint64_t take_place(std::size_t size) DDP_REQUIRES(mutex_);
     void give_back_place(std::uint64_t offset, std::size_t size) DDP_REQUIRES(mutex_);
 
@@ -76,6 +79,8 @@ private:
     std::map<std::uint64_t, std::uint64_t> free_ DDP_GUARDED_BY(mutex_);  // places: begin and end
     std::atomic<bool> reuse_{true};
     std::map<const std::byte*, Block> own_ DDP_GUARDED_BY(mutex_);  // by address
+    // of those, by offset
+    std::unordered_map<std::uint64_t, const Mapping*> own_at_ DDP_GUARDED_BY(mutex_);
     FreedBlocks& freed_ DDP_GUARDED_BY(mutex_);
     std::vector<Other> others_;
 };

@@ -302,6 +302,8 @@ TEST(SharedMemory, IsReachedOnlyWhereItIs) {
     std::byte* const reached = there.reach(0, location, 100);
     ASSERT_NE(reached, nullptr);
     EXPECT_EQ(reached[99], std::byte{7});
+    EXPECT_EQ(here.reach(0, location, 100), memory + 64) << "its own is mapped once";
+    EXPECT_EQ(here.reach(0, location, 2 * page - 63), nullptr);
     EXPECT_NE(there.reach(0, location, 2 * page - 64), nullptr);
     EXPECT_EQ(there.reach(0, location, 2 * page - 63), nullptr);
     EXPECT_EQ(there.reach(0, {location.block, location.bytes, 2 * page + 1}, 0), nullptr);
