@@ -163,8 +163,16 @@ void LinkOperation::begin() {
     if (begun_) return;
     begun_ = true;
     const Collective& c = collective_;
-    compared_.mine = compared_.theirs = {
-        tag_.facts, c.kind, c.dtype, c.op, c.root, c.device.kind, link_.next_sequence_++, c.count};
+    if (c.counts) op_.counts = c.counts->data();
+    compared_.mine = compared_.theirs = {tag_.facts,
+                                         c.kind,
+                                         c.dtype,
+                                         c.op,
+                                         c.root,
+                                         c.device.kind,
+                                         link_.next_sequence_++,
+                                         c.count,
+                                         hash_of_parts(op_.counts, link_.world())};
     checked_ = is_checked();
     behind_ = checked_ && may_be_behind();
     if (link_.monitor_ && !behind_) link_.monitor_->progress().begins(compared_.mine);
@@ -187,7 +195,6 @@ void LinkOperation::begin() {
     op_.timeout_ms = link_.config_.timeout_ms;
     op_.device = c.device;
     op_.copied_bytes = &copied_;
-    if (c.counts) op_.counts = c.counts->data();
     if (c.kind == DDP_COLLECTIVE_ALLGATHER && !c.send)
         op_.send = part_of(op_, c.recv, link_.rank());
     if (c.kind == DDP_COLLECTIVE_REDUCE_SCATTER && c.counts)

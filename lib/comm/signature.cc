@@ -122,6 +122,9 @@ std::string hint(const Side& a, const Side& b, const ParamName& name_of) {
     if (a.at.device != b.at.device)
         return "the memory is that of the CPU on one of the ranks, and that of a device on the "
                "other";
+    if (a.at.parts != b.at.parts && a.at.count == b.at.count)
+        return "the ranks divide the message differently: every rank must give the same size of "
+               "each rank's part";
     return "the ranks give different sizes, types or operations";
 }
 

@@ -21,8 +21,9 @@ struct Signature : OpFacts {
     std::int32_t device;
     std::int64_t sequence;
     std::uint64_t count;
+    std::uint64_t parts = 0;  // a hash of the sizes of ranks' parts; 0: they are alike
 };
-static_assert(sizeof(Signature) == 80, "it travels as bytes: no padding");
+static_assert(sizeof(Signature) == 88, "it travels as bytes: no padding");
 
 // "allreduce of 1000 f32 (sum), bucket 2 of step 7"; "allreduce of 4 f32 (sum), called by the
 // program itself".

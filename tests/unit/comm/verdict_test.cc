@@ -74,6 +74,16 @@ TEST(Signature, AProgramsOwnCollectiveIsNoOtherBucketPlan) {
                 AllOf(HasSubstr("ddp_commit"), Not(HasSubstr("of its own"))));
 }
 
+TEST(Signature, PartsThatDifferAreNamed) {
+    Signature a = bucket_of_step(3, 3), b = a;
+    a.kind = b.kind = DDP_COLLECTIVE_REDUCE_SCATTER;
+    a.parts = 1;
+    b.parts = 2;
+    EXPECT_THAT(story(a, b), HasSubstr("the ranks divide the message differently"));
+    b.count = 999;
+    EXPECT_THAT(story(a, b), HasSubstr("different sizes"));
+}
+
 TEST(Signature, NoSyncOnOneRankIsNamed) {
     EXPECT_THAT(story(bucket_of_step(2, 2), bucket_of_step(4, 2)),
                 AllOf(HasSubstr("rank 0 syncs step 2, and rank 1 did not sync it (no_sync)"),
