@@ -427,6 +427,9 @@ class Shards(torch_case.OnRanks):
         self.loss(model, Perceptron, 0).backward()
         for tensor in model.parameters():
             self.assertTrue(tensor.grad.isnan().all())
+        for function in (nn.utils.clip_grad_norm_, nn.utils.clip_grad_value_):
+            with self.assertRaises(RuntimeError):
+                function(model.parameters(), 1)
         with support.raises(self, ddp.InvalidStateError, "SGD would update", "ShardedOptimizer(params, SGD"):
             SGD(model.parameters(), 0.1).step()
         optimizer.step()
@@ -437,6 +440,16 @@ class Shards(torch_case.OnRanks):
             self.loss(model, Perceptron, 1).backward()
         with support.raises(self, ddp.InvalidStateError, "no_sync()"):
             optimizer.step()
+
+    def test_gradients_are_nowhere_else(self):
+        """Also of one element: what changes .grad would change nothing."""
+        module = nn.Linear(1, 1)
+        model = self.wrap(module, shard=True)
+        optimizer = ShardedOptimizer(model, AdamW)
+        model(torch.ones(2, 1)).sum().backward()
+        for function in (nn.utils.clip_grad_norm_, nn.utils.clip_grad_value_):
+            with self.assertRaises(RuntimeError):
+                function(model.parameters(), 1)
 
     def test_a_step_is_forgotten(self):
         model = self.wrap(Perceptron(), shard=True)
