@@ -27,7 +27,7 @@ include("LibDDP.jl")
 import .LibDDP
 using .LibDDP: ddp_error, ddp_store, ddp_group, ddp_work, ddp_context, ddp_layout, ddp_averager, ddp_elastic
 
-# Not exported, because programs have such names themselves: check, plan, stats, version, device, cuda, pointer_of,
+# Not exported, because programs have such names themselves: check, plan, pieces, stats, version, device, cuda, pointer_of,
 # stream_of, device_count, mark, set_workload,
 # set_blame_signal.
 export Group, Context, Parameter, Work, Store, Bucket, Gradient, Averager, Elastic, Stats, DDPError
@@ -38,6 +38,7 @@ export register!, register_slices!, register_buffer!, commit!, step_begin!, grad
 export finalize!, finalize_async!, wait_param, discard!, set_sync!, no_sync, grad_view, layout_generation, sparse_gradient
 export set_stream!, grad_ready_on, put_on!, get_on!, finalize_on!, finalize_enqueue!, wait_param_on
 export mark_unused!, param_used, set_frozen!, skip!, skipped, set_weight!, join!
+export set_owner!, publish!, wait_value
 export bucket_count, param_bucket, request_rebuild!, adopt_plan!, bucket_sizes, ready_order
 export average_parameters!, set_outer!, averager_state, load_averager_state!, set_group!
 export set_hook!, use_hook!, compress_hook!, hook_then!, hook_name, hook_state, load_hook_state!
@@ -63,6 +64,7 @@ include("callbacks.jl")
 include("gradients.jl")
 include("participation.jl")
 include("buckets.jl")
+include("shards.jl")
 include("hooks.jl")
 include("averager.jl")
 include("elastic.jl")

@@ -21,7 +21,7 @@ Base.show(io::IO, parameter::Parameter) = print(io, "Parameter($(parameter.index
     Context(group; bucket_cap, first_bucket_cap, bucket_caps, reduction, rebuild_interval, rebuild, initial_broadcast,
             broadcast_buffers, find_unused, static_graph, keep_local_unused, skip_unused_buckets, join, divide_by_present,
             stop_at_first_join, consensus_order, accumulate, check, check_interval, refuse_nonfinite, skip_nonfinite, verify_interval,
-            verify_buffers, autotune)
+            verify_buffers, autotune, shard)
     Context(f, group; ...)         closes it after f(ctx)
 
 Register parameters, commit, and in each step announce gradients and finalize. The arguments, the same on every rank,
@@ -29,7 +29,8 @@ are those of ddp_context_options. Caps are in bytes; `reduction` is :mean, :sum 
 mistakes that are otherwise silent (DDP_CONTEXT_CHECK; DDP_DEBUG=check does the same). `refuse_nonfinite`,
 `skip_nonfinite`: NaN and infinity in a gradient are an error of all ranks (DDP_ERROR_NONFINITE), which breaks the context or
 skips the step. `verify_interval`: every so many synced steps ranks compare parameters (ddp/check.h). `autotune`: libddp tries
-other bucket caps in the first steps and keeps the fastest (DDP_CONTEXT_AUTOTUNE). `ctx.parameters`: the registered parameters.
+other bucket caps in the first steps and keeps the fastest (DDP_CONTEXT_AUTOTUNE). `shard`: each rank updates a share of the
+parameters (ddp/shard.h): `DDP.pieces` says which, and `publish!` sends the new values to the others. `ctx.parameters`: the registered parameters.
 """
 mutable struct Context
     handle::Handle
@@ -52,7 +53,7 @@ function Context(group::Group; bucket_cap::Integer=0, first_bucket_cap::Integer=
                  join::Bool=false, divide_by_present::Bool=false, stop_at_first_join::Bool=false,
                  consensus_order::Bool=false, accumulate::Bool=false, check::Bool=false, check_interval::Integer=0,
                  refuse_nonfinite::Bool=false, skip_nonfinite::Bool=false, verify_interval::Integer=0,
-                 verify_buffers::Bool=false, autotune::Bool=false)
+                 verify_buffers::Bool=false, autotune::Bool=false, shard::Bool=false)
     sweep()
     flags = !rebuild * LibDDP.DDP_CONTEXT_NO_REBUILD |
             !initial_broadcast * LibDDP.DDP_CONTEXT_NO_INITIAL_BROADCAST |
@@ -69,7 +70,7 @@ function Context(group::Group; bucket_cap::Integer=0, first_bucket_cap::Integer=
             refuse_nonfinite * LibDDP.DDP_CONTEXT_REFUSE_NONFINITE |
             skip_nonfinite * LibDDP.DDP_CONTEXT_SKIP_NONFINITE |
             verify_buffers * LibDDP.DDP_CONTEXT_VERIFY_BUFFERS |
-            autotune * LibDDP.DDP_CONTEXT_AUTOTUNE
+            autotune * LibDDP.DDP_CONTEXT_AUTOTUNE | shard * LibDDP.DDP_CONTEXT_SHARD
     caps = UInt64[bucket_caps...]
     made = Ref{Ptr{ddp_context}}()
     GC.@preserve caps begin

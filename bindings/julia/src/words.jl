@@ -19,7 +19,7 @@ const OTHER_WORDS = Dict(
     "ddp_layout_hold" => "grad_view", "ddp_mark_begin" => "mark", "ddp_mark_end" => "mark", "ddp_stats_get" => "stats",
     "ddp_stats_bucket_sizes" => "bucket_sizes", "ddp_stats_ready_order" => "ready_order", "ddp_store_port" => "store.port",
     "ddp_store_set" => "store[key] = value", "ddp_store_list_keys" => "keys",
-    "ddp_bucket_index" => "bucket.index",
+    "ddp_bucket_index" => "bucket.index", "ddp_piece_get" => "pieces", "ddp_piece_count" => "pieces",
     "ddp_bucket_is_last" => "bucket.is_last", "ddp_bucket_step" => "bucket.step", "ddp_bucket_dtype" => "bucket.dtype",
     "ddp_bucket_op" => "bucket.op", "ddp_bucket_stream" => "bucket.stream", "ddp_bucket_device" => "bucket.device",
     "ddp_bucket_buffer" => "bucket.buffer", "ddp_bucket_gradient" => "bucket.gradients",
@@ -41,7 +41,7 @@ function word(name)
     flag = match(r"^DDP_(?:CONTEXT|GROUP|PARAM|STORE)_(NO_)?(\w+)$", name)
     flag === nothing || return lowercase(flag[2]) * (flag[1] === nothing ? "=true" : "=false")
     startswith(name, "DDP_DEVICE_") && return name[12:end]
-    choice = match(r"^DDP_(REDUCTION_|OUTER_)(\w+)$", name)
-    choice === nothing || return (choice[1] == "OUTER_" ? ":" : "reduction=:") * lowercase(choice[2])
+    choice = match(r"^DDP_(REDUCTION_|OUTER_|OWNER_)(\w+)$", name)
+    choice === nothing || return (choice[1] == "REDUCTION_" ? "reduction=:" : ":") * lowercase(choice[2])
     return startswith(name, "DDP_ERROR_") || !isdefined(DDP, Symbol(name[5:end])) ? name : "DDP." * name[5:end]
 end

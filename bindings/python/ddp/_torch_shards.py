@@ -75,7 +75,8 @@ class Shards:
         owned = {piece.index for piece in self.pieces if piece.whole}
         self._changed = [tensor for index, tensor in enumerate(tensors) if index not in owned]  # by other ranks
         self._one_of_each_bucket = list({context.param_bucket(index): index for index in range(len(tensors))}.values())
-        self._nowhere = [torch.full((), math.nan, dtype=grad_dtype_of(tensor)).expand(tensor.shape) for tensor in tensors]
+        with torch.inference_mode():  # so that nothing changes them in place
+            self._nowhere = [torch.full((), math.nan, dtype=grad_dtype_of(tensor)).expand(tensor.shape) for tensor in tensors]
         self._optimizers = weakref.WeakSet()
         self._left = None  # optimizers that have not stepped since the last synced backward pass; None: there was none
         self._absent = frozenset()

@@ -187,7 +187,7 @@ class Steps:
         tensor = in_order(tensor.data, order)  # autograd does not count what is written there, nor what libddp writes
         if tensor.is_contiguous():
             return tensor
-        if self.options.shard is not None:
+        if self.options.shard is not None and name in self.names:
             raise UnsupportedError(f"{name} has gaps between its elements, or they share memory: shard needs a tensor that is .contiguous()")
         copied = tensor.contiguous()
         try:

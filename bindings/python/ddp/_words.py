@@ -41,6 +41,8 @@ def _word(name: str) -> str:
             return f"{flag[3:]}=False" if flag.startswith("no_") else f"{flag}=True"
     if bare.startswith("DDP_REDUCTION_"):
         return f'reduction="{bare[14:].lower()}"'
+    if bare.startswith("DDP_OWNER_"):
+        return f'"{bare[10:].lower()}"'
     if bare.startswith("DDP_OUTER_"):
         return f'"{bare[10:].lower()}"'
     if bare.startswith("DDP_ERROR_"):

@@ -1,10 +1,11 @@
 """The memory of a rank that trains a GPT-2 on the CPU with ddp.torch.DistributedDataParallel, with PyTorch's own over Gloo, and without.
 
-    python3 torch_memory.py --run "ddprun -n 2" [--backend shm] [--layers 12] [--width 768] [--words 50257]
+    python3 torch_memory.py --run "ddprun -n 2" [--backend shm] [--layers 12] [--width 768] [--words 50257] [--adamw]
 
 Each kind trains in processes of its own: it keeps its buckets, and the memory that its allocator has freed. Prints for the slowest rank, in
 MiB above what the modules of Python take: the largest and the last proportional set (PSS: a page that several ranks map counts in parts),
-the largest resident set (RSS: it counts in full on each), and what of it is gradients and parameters.
+the largest resident set (RSS: it counts in full on each), and what of it is gradients and parameters. The optimizer is SGD without momentum,
+which has no state. --adamw: AdamW, whole and sharded, of PyTorch and of libddp.
 """
 import argparse
 import json
@@ -18,6 +19,10 @@ import threading
 KINDS = [(name, options) for options in ({}, {"gradient_as_bucket_view": True}, {"static_graph": True},
                                          {"gradient_as_bucket_view": True, "static_graph": True})
          for name in ("pytorch", "libddp")]
+ADAMW_KINDS = [("pytorch", {"gradient_as_bucket_view": True, "optimizer": "AdamW"}),
+               ("pytorch", {"gradient_as_bucket_view": True, "optimizer": "ZeroRedundancyOptimizer"}),
+               ("libddp", {"gradient_as_bucket_view": True, "optimizer": "AdamW"}),
+               ("libddp", {"shard": True, "optimizer": "ShardedOptimizer"})]
 STEPS = 4
 
 
@@ -88,6 +93,7 @@ def measure(options):
     torch.set_num_threads(1)
     group = ddp.Group(backend=options.backend)
     kind, arguments = options.measure, json.loads(options.arguments)
+    name = arguments.pop("optimizer", "SGD")
     port = torch.zeros(1, dtype=torch.int64)
     if group.rank == 0:
         store = distributed.TCPStore("127.0.0.1", 0, group.world_size, True, wait_for_workers=False)
@@ -102,7 +108,14 @@ def measure(options):
     size = sum(p.numel() * 4 for p in model.parameters()) / 2**20
     parallel = {"alone": lambda: model, "pytorch": lambda: nn.parallel.DistributedDataParallel(model, **arguments),
                 "libddp": lambda: DistributedDataParallel(model, process_group=group, **arguments)}[kind]()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    if name == "ZeroRedundancyOptimizer":
+        from torch.distributed.optim import ZeroRedundancyOptimizer
+        optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, lr=0.001)
+    elif name == "ShardedOptimizer":
+        from ddp.torch import ShardedOptimizer
+        optimizer = ShardedOptimizer(model.parameters(), torch.optim.AdamW, lr=0.001)
+    else:
+        optimizer = getattr(torch.optim, name)(model.parameters(), lr=0.001)
     x = torch.randint(options.words, (1, options.tokens))
     for _ in range(STEPS):
         optimizer.zero_grad()
@@ -127,6 +140,7 @@ def main():
     parser.add_argument("--words", type=int, default=50257)
     parser.add_argument("--tokens", type=int, default=32, help="of a batch: few, so that gradients count and activations do not")
     parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--adamw", action="store_true")
     parser.add_argument("--measure", help=argparse.SUPPRESS)
     parser.add_argument("--arguments", default="{}", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -134,13 +148,13 @@ def main():
         return measure(options)
     print(f"{'':44}{'largest PSS':>12}{'last PSS':>12}{'largest RSS':>12}{'parameters':>12}")
     sizes = [f"--{name}={getattr(options, name)}" for name in ("backend", "layers", "width", "words", "tokens")]
-    for kind, arguments in [("alone", {}), *KINDS]:
+    for kind, arguments in ADAMW_KINDS if options.adamw else [("alone", {}), *KINDS]:
         rounds = []
         for _ in range(options.rounds):
             done = subprocess.run([*shlex.split(options.run), sys.executable, os.path.abspath(__file__), "--measure", kind, "--arguments",
                                    json.dumps(arguments), *sizes], stdout=subprocess.PIPE, text=True, check=True, timeout=600)
             rounds.append(json.loads(done.stdout.rpartition("FOUND ")[2]))
-        what = ", ".join(arguments) or ("" if kind == "alone" else "copies")
+        what = arguments.get("optimizer") or ", ".join(arguments) or ("" if kind == "alone" else "copies")
         print(f"{kind + ' ' + what:<44}" + "".join(f"{statistics.median(values):12.0f}" for values in zip(*rounds)), flush=True)
     return None
 

@@ -268,6 +268,51 @@ end
     end
 end
 
+# Values after some steps of momentum. owner: nothing: all ranks update all.
+function train_with_momentum(owner)
+    Context(group; shard=owner !== nothing, bucket_cap=2000) do ctx
+        for i in 0:3
+            register!(ctx, "p$i", fill(Float32(rank), 100, 10), i % 2 == 1 ? zeros(Float32, 100, 10) : nothing)
+            owner === nothing || set_owner!(ctx, ctx.parameters[end], owner; cost=owner === :whole ? 3 : 0)
+        end
+        commit!(ctx)
+        owned = owner === nothing ? [] : DDP.pieces(ctx)
+        @test all(length(piece.value) == length(piece.range) for piece in owned)
+        speeds = [zero(piece.value) for piece in owned]
+        all_speeds = [zeros(Float32, 100, 10) for _ in 1:4]
+        update!(speed, value, gradient) = (speed .= 0.9f0 .* speed .+ gradient; value .-= 0.01f0 .* speed)
+        for _ in 1:4
+            step_begin!(ctx)
+            foreach(parameter -> put!(ctx, parameter, reshape(values_of(rank), 100, 10)), ctx.parameters)
+            finalize!(ctx)
+            foreach((speed, piece) -> update!(speed, piece.value, piece.gradient), speeds, owned)
+            owner === nothing && foreach((speed, p) -> update!(speed, p.data, result(ctx, p)), all_speeds, ctx.parameters)
+            owner === nothing || publish!(ctx)
+            owner === nothing || foreach(parameter -> wait_value(ctx, parameter), ctx.parameters)
+        end
+        return [copy(parameter.data) for parameter in ctx.parameters]
+    end
+end
+
+@testset "shards" begin
+    expected = train_with_momentum(nothing)
+    for owner in (:elements, :whole, :replicated)
+        @test train_with_momentum(owner) == expected
+    end
+    make(group; shard=true) do ctx
+        refused(() -> set_owner!(ctx, ctx.parameters[1], :half), "owner", ":elements")
+        fails(() -> set_owner!(ctx, ctx.parameters[1], :elements; cost=2), C.DDP_ERROR_INVALID_ARGUMENT, "which is for :whole")
+        foreach(parameter -> announce(ctx, parameter), ctx.parameters)
+        finalize!(ctx)
+        fails(() -> foreach(parameter -> announce(ctx, parameter), ctx.parameters), C.DDP_ERROR_INVALID_STATE, "call publish! after the optimizer")
+        publish!(ctx)
+    end
+    make(group) do ctx
+        @test isempty(DDP.pieces(ctx))
+        fails(() -> publish!(ctx), C.DDP_ERROR_INVALID_STATE, "shard=true")
+    end
+end
+
 @testset "buffers and averager" begin
     Context(group) do ctx
         weight, running = fill(Float32(rank), 5), fill(Float32(rank), 5)

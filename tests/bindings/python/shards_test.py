@@ -151,6 +151,8 @@ class Shards(unittest.TestCase):
         with self.make() as ctx:
             with support.raises(self, ValueError, "owner: 'half' is unknown", "elements, whole, replicated"):
                 ctx.set_owner(0, "half")
+            with support.raises(self, ddp.InvalidArgumentError, 'which is for "whole"'):
+                ctx.set_owner(0, "replicated", cost=2)
             with support.raises(self, ddp.InvalidStateError, "committed already"):
                 ctx.set_owner(0, "whole")
             self.backward(ctx, 0)

@@ -214,6 +214,66 @@ class Shards(torch_case.OnRanks):
         with support.raises(self, ddp.InvalidStateError, "5.bias requires a gradient now", "state of the module as it was", "load its state"):
             self.loss(model, Perceptron, 0).backward()
 
+    def test_options_of_the_module(self):
+        def hook(group, bucket):
+            half = bucket.buffer().to(torch.float16).div_(group.world_size)
+            group.allreduce(half, "sum")
+            return bucket.buffer().copy_(half)
+
+        for options in ({"static_graph": True}, {"weighted_mean": True}, {"hook": hook}, {"find_unused_parameters": True},
+                        {"skip_all_reduce_unused_params": True, "find_unused_parameters": True}):
+            with self.subTest(options):
+                options, results = dict(options), []
+                function = options.pop("hook", None)
+                for shard in (False, True):
+                    module = Perceptron()
+                    model = self.wrap(module, shard=shard, **options)
+                    if function:
+                        model.register_comm_hook(self.group, function)
+                    optimizer = ShardedOptimizer(model, AdamW, lr=0.01) if shard else AdamW(module.parameters(), lr=0.01)
+                    for step in range(4):
+                        if "weighted_mean" in options:
+                            model.set_weight(self.rank + step)
+                        self.loss(model, Perceptron, step).backward()
+                        optimizer.step()
+                        optimizer.zero_grad()
+                    results.append(dict(module.named_parameters()))
+                self.assert_same(results[1], results[0])
+
+    def test_closures(self):
+        results = []
+        for shard in (False, True):
+            module = Perceptron()
+            model = self.wrap(module, shard=shard)
+            optimizer = ShardedOptimizer(model, AdamW, lr=0.01) if shard else AdamW(module.parameters(), lr=0.01)
+            for step in range(4):
+                def closure():
+                    optimizer.zero_grad()
+                    loss = self.loss(model, Perceptron, step)
+                    loss.backward()
+                    return loss
+
+                self.assertGreater(optimizer.step(closure).item(), 0)
+            results.append(dict(module.named_parameters()))
+        self.assert_same(results[1], results[0])
+
+    def test_gradients_of_another_type(self):
+        if not hasattr(torch.Tensor, "grad_dtype"):
+            self.skipTest("PyTorch has no grad_dtype")
+        results = []
+        for shard in (False, True):
+            module = Perceptron().bfloat16()
+            for tensor in module.parameters():
+                tensor.grad_dtype = torch.float32
+            model = self.wrap(module, shard=shard)
+            optimizer = ShardedOptimizer(model, SGD, lr=0.1) if shard else SGD(module.parameters(), lr=0.1)
+            for step in range(4):
+                model(Perceptron.inputs(self.rank, step).bfloat16()).square().mean().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+            results.append(dict(module.named_parameters()))
+        self.assert_same(results[1], results[0])
+
     # STATE
 
     def from_first(self, state):
@@ -367,6 +427,9 @@ class Shards(torch_case.OnRanks):
         self.loss(model, Perceptron, 0).backward()
         for tensor in model.parameters():
             self.assertTrue(tensor.grad.isnan().all())
+        for function in (nn.utils.clip_grad_norm_, nn.utils.clip_grad_value_):
+            with self.assertRaises(RuntimeError):
+                function(model.parameters(), 1)
         with support.raises(self, ddp.InvalidStateError, "SGD would update", "ShardedOptimizer(params, SGD"):
             SGD(model.parameters(), 0.1).step()
         optimizer.step()
@@ -377,6 +440,16 @@ class Shards(torch_case.OnRanks):
             self.loss(model, Perceptron, 1).backward()
         with support.raises(self, ddp.InvalidStateError, "no_sync()"):
             optimizer.step()
+
+    def test_gradients_are_nowhere_else(self):
+        """Also of one element: what changes .grad would change nothing."""
+        module = nn.Linear(1, 1)
+        model = self.wrap(module, shard=True)
+        optimizer = ShardedOptimizer(model, AdamW)
+        model(torch.ones(2, 1)).sum().backward()
+        for function in (nn.utils.clip_grad_norm_, nn.utils.clip_grad_value_):
+            with self.assertRaises(RuntimeError):
+                function(model.parameters(), 1)
 
     def test_a_step_is_forgotten(self):
         model = self.wrap(Perceptron(), shard=True)

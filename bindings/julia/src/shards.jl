@@ -1,0 +1,59 @@
+# Shards: each rank updates a share of the parameters (ddp/shard.h).
+
+"""
+Elements of a `parameter` that this rank owns: those of the indices `range` of the whole array. `value` and `gradient` are views on them;
+`gradient` is the mean after `finalize!`. `replicated`: all ranks own them.
+"""
+struct Piece
+    parameter::Parameter
+    range::UnitRange{Int}
+    replicated::Bool
+    value::Any
+    gradient::Any
+end
+Base.show(io::IO, piece::Piece) = print(io, "Piece($(repr(piece.parameter.name)), $(piece.range))")
+
+const SHARD_OWNERS = (elements=LibDDP.DDP_OWNER_ELEMENTS, whole=LibDDP.DDP_OWNER_WHOLE, replicated=LibDDP.DDP_OWNER_REPLICATED)
+
+"""
+    set_owner!(ctx, parameter, owner; cost=0)
+
+Before `commit!`, and alike on all ranks. `owner`: :elements: each rank owns a range of them, as from the beginning; :whole: one rank owns
+the parameter, for optimizers that need whole matrices; :replicated: all ranks own it, for small ones. `cost`: with :whole, of an update,
+beside the other such parameters; 0: the number of elements.
+"""
+function set_owner!(ctx::Context, parameter::Parameter, owner::Symbol; cost::Real=0)
+    haskey(SHARD_OWNERS, owner) || throw(ArgumentError("owner: there is no $owner; there are :elements, :whole and :replicated"))
+    return call(LibDDP.ddp_set_owner, ctx.handle, index_of(ctx, parameter), Int32(SHARD_OWNERS[owner]), Float64(cost))
+end
+
+"""
+    DDP.pieces(ctx) -> Vector{DDP.Piece}
+
+This rank's, in the order of parameters: at most one of each. They stay until `set_group!`; arrays that are kept longer are harmless.
+"""
+pieces(ctx::Context) = [piece_of(ctx, Int32(i)) for i in 0:(ask(LibDDP.ddp_piece_count, ctx.handle) - 1)]
+
+function piece_of(ctx::Context, index::Int32)
+    told = Ref{LibDDP.ddp_piece}()
+    GC.@preserve told begin
+        unsafe_store!(Ptr{Csize_t}(raw(told)), sizeof(LibDDP.ddp_piece))
+        call(LibDDP.ddp_piece_get, ctx.handle, index, told)
+    end
+    found = told[]
+    parameter = ctx.parameters[found.param + 1]
+    range = (Int(found.first) + 1):Int(found.first + found.count)
+    gradient = parameter.grad === nothing ? grad_view(ctx, parameter) : parameter.grad
+    return Piece(parameter, range, found.replicated == 1, view(vec(parameter.data), range), view(vec(gradient), range))
+end
+
+"""
+    publish!(ctx)
+
+After the update, on every rank and in each synced step: sends the values of this rank's pieces to the others. Gradients that live in
+buckets are gone.
+"""
+publish!(ctx::Context) = call(LibDDP.ddp_publish, ctx.handle)
+
+"Waits until the parameter has its new value on this rank."
+wait_value(ctx::Context, parameter::Parameter) = call(LibDDP.ddp_wait_value, ctx.handle, index_of(ctx, parameter))
