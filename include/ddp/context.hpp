@@ -176,6 +176,9 @@ public:
     void wait_value(ddp_param param) {
         detail::call(ddp_wait_value, get(), param);
     }
+    void wait_value_on(ddp_param param, void* stream) {
+        detail::call(ddp_wait_value_on, get(), param, stream);
+    }
 
     /* The slices of a tensor: in_place.h. The first of their indices. */
     template <class T>

@@ -23,10 +23,12 @@
  * every rank calls ddp_publish, also where nothing has changed, before the first gradient of the
  * next step.
  *
- * Not with DDP_CONTEXT_JOIN, elastic jobs, sparse, factored and in-place parameters, devices, and
- * hooks that do not reduce over all ranks.
+ * On devices ddp_publish reads the values in the order of the stream of ddp_set_stream.
  *
- * EXPERIMENTAL: devices, and state that moves with its elements, also in elastic jobs, will come.
+ * Not with DDP_CONTEXT_JOIN, elastic jobs, sparse, factored and in-place parameters, hooks that do
+ * not reduce over all ranks, and in graphs of devices.
+ *
+ * EXPERIMENTAL: state that moves with its elements, also in elastic jobs, will come.
  */
 #ifndef DDP_SHARD_H
 #define DDP_SHARD_H
@@ -99,8 +101,8 @@ typedef ddp_status (*ddp_update_fn)(void* user_data, const ddp_piece* const* pie
  * fails after a call of it, some parameters have new values and others old ones: start again from a
  * checkpoint. ddp_step_discard is refused. Errors: INVALID_STATE (during a step; no
  * DDP_CONTEXT_SHARD), UNSUPPORTED (with FIND_UNUSED, STATIC_GRAPH or SKIP_NONFINITE, whose answers
- * come after the last bucket). Threads: one. Blocks: no. Collective: no, but alike on all ranks.
- * Callbacks: no. */
+ * come after the last bucket; with parameters on devices). Threads: one. Blocks: no. Collective:
+ * no, but alike on all ranks. Callbacks: no. */
 DDP_API ddp_status ddp_set_update(ddp_context* context, ddp_update_fn fn, void* user_data,
                                   void (*destroy)(void* user_data), ddp_error** error);
 
@@ -110,6 +112,12 @@ DDP_API ddp_status ddp_set_update(ddp_context* context, ddp_update_fn fn, void* 
  * returned DDP_OK may then be old or new. Threads: any. Blocks: for all ranks, at most the group's
  * timeout a bucket. Collective: no. Callbacks: no. */
 DDP_API ddp_status ddp_wait_value(ddp_context* context, ddp_param param, ddp_error** error);
+
+/* ddp_wait_value that does not wait for the device: what the program enqueues on `stream` (of the
+ * parameter's device) afterwards sees the new value. For a CPU parameter it is ddp_wait_value, and
+ * `stream` is ignored. Errors and facts as ddp_wait_value. */
+DDP_API ddp_status ddp_wait_value_on(ddp_context* context, ddp_param param, void* stream,
+                                     ddp_error** error);
 
 DDP_EXTERN_C_END
 

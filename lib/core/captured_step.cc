@@ -53,6 +53,8 @@ std::string part_of_host(const ReducerParts& parts) {
                    "DDP_GROUP_DETERMINISTIC and algorithm=direct");
     if (parts.group->link_count() > 1)
         return "its group is a round robin of several; take one of them";
+    if (options.shard)
+        return "with DDP_CONTEXT_SHARD values travel after each step; leave that out";
     if (options.needs_begin)
         return "ranks exchange weights or who has joined in each step; leave out DDP_CONTEXT_JOIN "
                "and DDP_REDUCTION_WEIGHTED_MEAN";

@@ -21,8 +21,6 @@ const char* what_checks(const ReducerOptions& r) {
 std::string why_unshardable(const Param& p, bool shard) {
     if (!shard || p.ignored) return "";
     if (p.alone()) return "sparse or factored, and DDP_CONTEXT_SHARD shards dense gradients only";
-    if (!is_cpu(p.device))
-        return str("on ", device_name(p.device), ", and DDP_CONTEXT_SHARD shards the CPU's only");
     if (p.in_place.asked)
         return "registered with DDP_PARAM_IN_PLACE, and with DDP_CONTEXT_SHARD values travel "
                "through the memory of gradients; register it without";

@@ -1,14 +1,15 @@
 #include "core/publisher.h"
 
 #include <algorithm>
-#include <cstring>
 #include <optional>
+#include <utility>
 
 #include "comm/link.h"
 #include "comm/verdict.h"
 #include "core/reducer_parts.h"
 #include "kernels/arithmetic.h"
 #include "kernels/dtype.h"
+#include "kernels/on_device.h"
 
 namespace libddp {
 namespace {
@@ -48,15 +49,29 @@ const Shards::Values& values_of(const ReducerParts& parts, const ddp_bucket& buc
 WorkPtr send(const ReducerParts& parts, const ddp_bucket& bucket, const OpTag& tag) {
     const Shards::Values& values = values_of(parts, bucket);
     if (parts.group->world() == 1 || values.bytes == 0) return nullptr;
+    std::vector<ddp_segment> segments;
     for (std::size_t i = values.begin; i < values.end; ++i) {
         const ShardPiece& piece = values.pieces[i];
         const Param& p = parts.model.table[piece.param];
-        std::memcpy(place_of(bucket, piece), value_of(piece, p), bytes_of(piece, p));
+        segments.push_back({place_of(bucket, piece), value_of(piece, p), bytes_of(piece, p)});
     }
+    transfer(bucket.home, segments, DDP_U8);
+    if (bucket.stream) bucket.stream->wait(*bucket.home->record());
     return parts.group->link(static_cast<std::size_t>(bucket.index))
         ->submit({DDP_COLLECTIVE_ALLGATHER, nullptr, bucket.buffer, values.bytes, DDP_U8, DDP_SUM,
                   0, bucket.device, values.counts},
                  tag);
+}
+
+// The gradients that live in the bucket, to become zero.
+std::vector<ddp_segment> views_of(const ReducerParts& parts, const ddp_bucket& bucket) {
+    std::vector<ddp_segment> segments;
+    for (const BucketTensor& tensor : bucket.tensors) {
+        const ParamState& s = parts.gradients[tensor.param];
+        if (!parts.model.table[tensor.param].grad)
+            segments.push_back({s.grad ? s.grad : s.place, nullptr, s.bytes});
+    }
+    return segments;
 }
 
 // Results that a hook left elsewhere.
@@ -68,11 +83,12 @@ void bring_home(const ddp_bucket& bucket, std::byte* gradient, std::size_t count
     cpu::convert(gradient, bucket.dtype, result, bucket.result_dtype, count);
 }
 
-OpTag tag_between_steps(const ReducerParts& parts, std::size_t bucket) {
+OpTag tag_between_steps(const ReducerParts& parts, const ddp_bucket& bucket) {
+    const auto index = static_cast<std::size_t>(bucket.index);
     OpTag tag = parts.queue.step_tag(Purpose::kPublish);
-    tag.facts.bucket = static_cast<std::int32_t>(bucket);
-    tag.order.queue = parts.group->link(bucket)->executor();
-    tag.memory.used = parts.layout->memory(bucket);
+    tag.facts.bucket = bucket.index;
+    tag.order = {parts.group->link(index)->executor(), bucket.stream};
+    tag.memory.used = parts.layout->memory(index);
     return tag;
 }
 
@@ -84,12 +100,20 @@ void Publisher::publish(ReducerParts& parts) {
         parts.refuse_in_step(str("gradients of unsynced steps wait for step ", parts.totals.steps,
                                  " in the memory through which values travel; call it after the "
                                  "synced step"));
-    parcels_.clear();
-    parcels_.resize(parts.layout->size());
+    const StreamScope order(parts.model.streams);
     for (const std::size_t b : forward_order(parts.layout->plan())) {
-        auto parcel = std::make_unique<Parcel>();
-        parcel->work = send(parts, parts.layout->describe(b), tag_between_steps(parts, b));
-        parcels_[b] = std::move(parcel);
+        const auto parcel = std::make_shared<Parcel>();
+        const ddp_bucket bucket = parts.layout->describe(b);
+        const OpTag tag = tag_between_steps(parts, bucket);
+        parcel->work = send(parts, bucket, tag);
+        if (parcel->work && bucket.stream)
+            parcel->work = parcel->work->then(
+                [parcel, stream = bucket.stream](const OpTag&) -> WorkPtr {
+                    parcel->arrived = stream->record();
+                    return nullptr;
+                },
+                true, tag);
+        put(b, parcel);
     }
     due_ = false;
 }
@@ -116,20 +140,30 @@ WorkPtr Publisher::update(const ReducerParts& parts, const ddp_bucket& bucket, c
         update_.fn(update_.user_data.get(), pointers.data(), pointers.size(), &error);
     if (status != DDP_OK)
         throw Error(take_user_error(status, error, "the function of ddp_set_update"));
-    auto parcel = std::make_unique<Parcel>();
+    const auto parcel = std::make_shared<Parcel>();
     parcel->work = send(parts, bucket, tag);
-    const WorkPtr work = parcel->work;
-    parcels_[static_cast<std::size_t>(bucket.index)] = std::move(parcel);
-    return work;
+    put(static_cast<std::size_t>(bucket.index), parcel);
+    return parcel->work;
 }
 
 void Publisher::wait(ReducerParts& parts, std::int32_t param) {
-    const std::int32_t bucket = parts.gradients[param].bucket;
-    if (bucket >= 0) take(parts, static_cast<std::size_t>(bucket));
+    const ParamState& s = parts.gradients[param];
+    if (s.bucket >= 0) take(parts, static_cast<std::size_t>(s.bucket));
+    if (s.streams)
+        s.streams->wait(parts.group->timeout_ms(),
+                        [&parts] { parts.group->check_in_wait("a device"); });
 }
 
+void Publisher::wait_on(ReducerParts& parts, std::int32_t param, void* stream) {
+    const ParamState& s = parts.gradients[param];
+    if (s.bucket >= 0) take(parts, static_cast<std::size_t>(s.bucket));
+    if (s.streams) s.streams->stream()->lead(stream);
+}
+
+// Brings the values of others to the program's memory: on a device in the order of the context's
+// stream there.
 void Publisher::take(ReducerParts& parts, std::size_t b) {
-    Parcel* const parcel = b < parcels_.size() ? parcels_[b].get() : nullptr;
+    const std::shared_ptr<Parcel> parcel = find(b);
     if (!parcel || parcel->taken.load(std::memory_order_acquire)) return;
     if (parcel->work) {
         parcel->work->wait(std::nullopt);
@@ -138,30 +172,45 @@ void Publisher::take(ReducerParts& parts, std::size_t b) {
     const Lock lock(parcel->mutex);
     if (parcel->taken.load(std::memory_order_relaxed)) return;
     const ddp_bucket bucket = parts.layout->describe(b);
-    const Shards::Values& values = parts.layout->shards().values()[b];
+    const Shards::Values& values = values_of(parts, bucket);
+    std::vector<ddp_segment> segments;
     for (std::size_t i = 0; i < values.pieces.size() && parcel->work; ++i) {
         if (i >= values.begin && i < values.end) continue;  // this rank's own
         const ShardPiece& piece = values.pieces[i];
         const Param& p = parts.model.table[piece.param];
-        std::memcpy(value_of(piece, p), place_of(bucket, piece), bytes_of(piece, p));
+        segments.push_back({value_of(piece, p), place_of(bucket, piece), bytes_of(piece, p)});
     }
-    for (const BucketTensor& tensor : bucket.tensors)
-        if (!parts.model.table[tensor.param].grad)
-            HostGradients::clear_home(bucket, parts.gradients[tensor.param]);
+    if (parcel->arrived) bucket.home->wait(*parcel->arrived);
+    transfer(bucket.home, segments, DDP_U8);
+    transfer(bucket.home, views_of(parts, bucket), DDP_U8);
     parcel->taken.store(true, std::memory_order_release);
 }
 
 void Publisher::finish(ReducerParts& parts) {
-    for (std::size_t b = 0; b < parcels_.size(); ++b) take(parts, b);
+    for (std::size_t b = 0; b < parts.layout->size(); ++b) take(parts, b);
+    parts.model.streams.leave();
+}
+
+std::shared_ptr<Publisher::Parcel> Publisher::find(std::size_t bucket) {
+    const Lock lock(mutex_);
+    const auto found = parcels_.find(bucket);
+    return found == parcels_.end() ? nullptr : found->second;
+}
+
+void Publisher::put(std::size_t bucket, std::shared_ptr<Parcel> parcel) {
+    const Lock lock(mutex_);
+    parcels_[bucket] = std::move(parcel);
 }
 
 void Publisher::forget(ReducerParts& parts) {
-    const bool any = std::any_of(parcels_.begin(), parcels_.end(), [](const auto& parcel) {
-        return parcel && !parcel->taken.load(std::memory_order_relaxed);
+    const Lock lock(mutex_);
+    const bool any = std::any_of(parcels_.begin(), parcels_.end(), [](const auto& entry) {
+        return !entry.second->taken.load(std::memory_order_relaxed);
     });
-    for (std::int32_t id = 0; id < parts.model.table.size() && any; ++id)
-        if (const ParamState& s = parts.gradients[id]; s.place && !parts.model.table[id].grad)
-            HostGradients::clear_home({}, s);
+    for (std::size_t b = 0; b < parts.layout->size() && any; ++b) {
+        const ddp_bucket bucket = parts.layout->describe(b);
+        transfer(bucket.home, views_of(parts, bucket), DDP_U8);
+    }
     parcels_.clear();
     due_ = false;
 }
@@ -174,10 +223,6 @@ void Publisher::on_begin(ReducerParts& parts) {
                 "; call ddp_publish after the optimizer on every rank, also where it changed "
                 "nothing"));
     finish(parts);
-    if (updates() && parcels_.size() != parts.layout->size()) {
-        parcels_.clear();
-        parcels_.resize(parts.layout->size());
-    }
 }
 
 void Publisher::on_end(ReducerParts& parts) {

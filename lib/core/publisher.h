@@ -6,8 +6,9 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
-#include <vector>
+#include <utility>
 
 #include "comm/work.h"
 #include "core/observer.h"
@@ -38,6 +39,9 @@ public:
     // The parameter has its new value on this rank, if one was published. Throws what went wrong.
     // Any thread.
     void wait(ReducerParts& parts, std::int32_t param);
+    // The same in the order of this stream of the parameter's device, for which the host does not
+    // wait.
+    void wait_on(ReducerParts& parts, std::int32_t param, void* stream);
     // After another group has come: what was on its way is lost. Gradients in buckets are zero, if
     // values stood there.
     void forget(ReducerParts& parts);
@@ -49,17 +53,21 @@ public:
 private:
     // A bucket whose values are on their way.
     struct Parcel {
-        WorkPtr work{};  // null: no other rank has or needs a value
+        WorkPtr work{};      // null: no other rank has or needs a value
+        EventPtr arrived{};  // on a device: where its stream is when the values are there
         std::atomic<bool> taken{false};
         Mutex mutex{};
     };
 
     void finish(ReducerParts& parts);
     void take(ReducerParts& parts, std::size_t bucket);
+    std::shared_ptr<Parcel> find(std::size_t bucket);
+    void put(std::size_t bucket, std::shared_ptr<Parcel> parcel);
 
     UpdateCallback update_;
-    // By bucket; none before the first call.
-    std::vector<std::unique_ptr<Parcel>> parcels_;
+    Mutex mutex_;
+    // by bucket; none before the first call
+    std::map<std::size_t, std::shared_ptr<Parcel>> parcels_ DDP_GUARDED_BY(mutex_);
     bool due_ = false;  // a step has given each rank what it is to update
 };
 

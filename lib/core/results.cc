@@ -169,6 +169,10 @@ void Results::require_updates() const {
                   "with DDP_CONTEXT_FIND_UNUSED, DDP_CONTEXT_STATIC_GRAPH and "
                   "DDP_CONTEXT_SKIP_NONFINITE ranks agree after the last bucket what a step "
                   "changes; update after ddp_finalize, and call ddp_publish");
+    if (!parts_.model.streams.empty())
+        fail_call(DDP_ERROR_UNSUPPORTED,
+                  "the context has parameters on a device; update them after ddp_finalize_on, and "
+                  "call ddp_publish");
 }
 
 void Results::set_update(UpdateCallback update) {
@@ -185,6 +189,12 @@ void Results::wait_value(std::int32_t param) {
     parts_.model.table.require(param);
     parts_.group->check();
     if (parts_.observers.publisher) parts_.observers.publisher->wait(parts_, param);
+}
+
+void Results::wait_value_on(std::int32_t param, void* stream) {
+    parts_.model.table.require(param);
+    parts_.group->check();
+    if (parts_.observers.publisher) parts_.observers.publisher->wait_on(parts_, param, stream);
 }
 
 void Results::shadow() {

@@ -47,6 +47,7 @@ public:
     void require_updates() const;
     void set_update(UpdateCallback update);
     void wait_value(std::int32_t param);
+    void wait_value_on(std::int32_t param, void* stream);
     // A whole step with gradients of zero, for a rank that has no more inputs.
     void shadow();
 
