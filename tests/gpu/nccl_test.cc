@@ -7,6 +7,7 @@
 #include <cstdlib>
 
 #include "gpu/gpu.h"
+#include "kernels/parts.h"
 #include "support/slack.h"
 #include "unit/backend/fake_host.h"
 #include "unit/cuda/values.h"
@@ -203,6 +204,63 @@ TEST(NcclOnGpu, BroadcastsGathersAndScatters) {
         ASSERT_EQ(rank.run(c), DDP_OK) << rank.failure.message;
         EXPECT_EQ(values_of<float>(gpu.read(one, 4))[0], static_cast<float>(world));
     });
+}
+
+// Element i of rank r: sums of these are exact in any order.
+std::vector<float> small_values(int rank, std::size_t count) {
+    std::vector<float> values(count);
+    for (std::size_t i = 0; i < count; ++i) values[i] = static_cast<float>(rank * 16 + i % 7);
+    return values;
+}
+
+void check_parts(Ranks& ranks, const std::vector<std::uint64_t>& counts, double scale) {
+    std::size_t total = 0;
+    for (const std::uint64_t count : counts) total += count;
+    std::vector<float> sums(total);
+    for (int r = 0; r < ranks.world.size(); ++r) {
+        const auto values = small_values(r, total);
+        for (std::size_t i = 0; i < total; ++i) sums[i] += values[i];
+    }
+    for (float& sum : sums) sum *= static_cast<float>(scale);
+    const auto memory = ranks.upload([&](int rank) { return bytes_of(small_values(rank, total)); });
+    ranks.world.each([&](Rank& rank) {
+        std::byte* all = of(memory, rank);
+        ddp_collective c = ranks.collective(rank.rank(), DDP_COLLECTIVE_REDUCE_SCATTER, DDP_F32,
+                                            all, nullptr, total);
+        c.counts = counts.data();
+        c.scale = scale;
+        c.recv = part_of(c, all, rank.rank());
+        ASSERT_EQ(rank.run(c), DDP_OK) << rank.failure.message;
+        const std::size_t begin = part_begin(c, rank.rank()), own = part_count(c, rank.rank());
+        const auto reduced = values_of<float>(ranks.gpu_of(rank).read(all, total * 4));
+        for (std::size_t i = begin; i < begin + own; ++i) ASSERT_EQ(reduced[i], sums[i]) << i;
+        c.kind = DDP_COLLECTIVE_ALLGATHER;
+        c.scale = 1;
+        c.send = c.recv;
+        c.recv = all;
+        ASSERT_EQ(rank.run(c), DDP_OK) << rank.failure.message;
+        EXPECT_EQ(values_of<float>(ranks.gpu_of(rank).read(all, total * 4)), sums);
+    });
+}
+
+TEST(NcclOnGpu, PartsMayHaveDifferentSizes) {
+    for (const char* options : {"", "algorithm=direct"}) {
+        Ranks ranks(largest_world(), options);
+        ASSERT_TRUE(ranks.world.connected()) << ranks.world[0].failure.message;
+        ASSERT_TRUE(ranks.world[0].capabilities() & DDP_BACKEND_COUNTS);
+        const bool fuses = (ranks.world[0].capabilities() & DDP_BACKEND_FUSES_SCALE) != 0;
+        const auto world = static_cast<std::size_t>(ranks.world.size());
+        for (const double scale : {1.0, fuses ? 1.0 / static_cast<double>(world) : 1.0, 1.0}) {
+            std::vector<std::uint64_t> counts(world, 1003);
+            check_parts(ranks, counts, scale);
+            counts.back() = 100'003;
+            check_parts(ranks, counts, scale);
+            counts.front() = 0;
+            check_parts(ranks, counts, scale);
+            counts.back() = 3;
+            check_parts(ranks, counts, scale);
+        }
+    }
 }
 
 TEST(NcclOnGpu, AllocatesBucketsWhereItCan) {

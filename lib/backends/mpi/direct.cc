@@ -1,11 +1,14 @@
 // Reductions by libddp's kernels; MPI only carries bytes from rank to rank.
 #include <algorithm>
+#include <utility>
 #include <vector>
 
+#include "backends/common/slices.h"
 #include "backends/mpi/collectives.h"
 #include "backends/mpi/process.h"
 #include "kernels/arithmetic.h"
 #include "kernels/dtype.h"
+#include "kernels/parts.h"
 
 namespace libddp::mpi {
 namespace {
@@ -187,6 +190,16 @@ void one_round(Channel& channel, const ddp_collective& c, const Deadline& deadli
     cpu::reduce(c.recv, inputs.data(), inputs.size(), c.count, c.dtype, c.op, c.scale);
 }
 
+// Elements of a round of a reduce_scatter, in which the rank with the longest part gets about a
+// block.
+std::size_t room_of(const ddp_collective& c, std::size_t ranks) {
+    std::size_t longest = 0;
+    for (std::size_t rank = 0; rank < ranks; ++rank)
+        longest = std::max(longest, part_count(c, static_cast<int>(rank)));
+    const std::size_t like_longest = all_parts(c, static_cast<int>(ranks)) / longest;
+    return std::max(kBlockBytes / dtype_size(c.dtype) / ranks * like_longest, ranks);
+}
+
 }  // namespace
 
 void direct_allreduce(Channel& channel, const ddp_collective& c, const Deadline& deadline) {
@@ -198,34 +211,43 @@ void direct_allreduce(Channel& channel, const ddp_collective& c, const Deadline&
 
 // The first of the two rounds, with the caller's own shares.
 void direct_reduce_scatter(Channel& channel, const ddp_collective& c, const Deadline& deadline) {
-    const std::size_t item = dtype_size(c.dtype), ranks = channel.ranks(), self = channel.self();
+    const std::size_t item = dtype_size(c.dtype), ranks = channel.ranks();
     const auto* send = static_cast<const std::byte*>(c.send);
+    const backend::Rounds rounds(c, channel.size, room_of(c, ranks));
+    const auto own_bytes = [&](std::size_t round) {
+        return rounds.count(channel.rank, round) * item;
+    };
     // A slot holds what goes to each rank, then what comes from each.
-    const auto half = [&](const Block& block) { return block.count * item * ranks; };
+    const std::size_t out_bytes = align_up(rounds.elements() * item);
+    const auto slot = [&](const Block& block) {
+        return channel.buffers.require(block.slot, out_bytes + ranks * own_bytes(block.at));
+    };
     pipeline(
-        channel, Blocks(c.count, item * ranks, kBlockBytes), deadline,
+        channel, Blocks(rounds.size(), 1, 1), deadline,
         [&](const Block& block) {
-            const std::size_t bytes = block.count * item;
-            std::byte* out = channel.buffers.require(block.slot, 2 * half(block));
-            std::byte* in = out + half(block);
-            for (std::size_t rank = 0; rank < ranks; ++rank)
-                copy(c, out + rank * bytes, send + (rank * c.count + block.at) * item, bytes);
-            return channel.begin(
-                block.slot,
-                exchange(channel.comm, kScatterTag,
-                         to_others(channel, [&](int peer, std::size_t p) {
-                             return Message{peer, out + p * bytes, in + p * bytes, bytes, bytes};
-                         })));
+            const std::size_t round = block.at, own = own_bytes(round);
+            std::byte* out = slot(block);
+            std::byte* in = out + out_bytes;
+            auto messages = to_others(channel, [&](int peer, std::size_t p) {
+                std::byte* theirs = out + rounds.place(peer) * item;
+                const std::size_t bytes = rounds.count(peer, round) * item;
+                if (bytes > 0) copy(c, theirs, send + rounds.at(peer, round) * item, bytes);
+                return Message{peer, theirs, in + p * own, bytes, own};
+            });
+            return channel.begin(block.slot,
+                                 exchange(channel.comm, kScatterTag, std::move(messages)));
         },
         [&](const Block& block) {
-            const std::size_t bytes = block.count * item;
-            const std::byte* out = channel.buffers.require(block.slot, 2 * half(block));
-            const std::byte* in = out + half(block);
+            const std::size_t round = block.at, own = own_bytes(round);
+            if (own == 0) return;
+            const std::byte* in = slot(block) + out_bytes;
             std::vector<const void*> inputs;
             for (std::size_t rank = 0; rank < ranks; ++rank)
-                inputs.push_back((rank == self ? out : in) + rank * bytes);
-            cpu::reduce(static_cast<std::byte*>(c.recv) + block.at * item, inputs.data(), ranks,
-                        block.count, c.dtype, c.op, c.scale);
+                inputs.push_back(rank == channel.self()
+                                     ? send + rounds.at(channel.rank, round) * item
+                                     : in + rank * own);
+            cpu::reduce(static_cast<std::byte*>(c.recv) + rounds.before(channel.rank, round) * item,
+                        inputs.data(), ranks, own / item, c.dtype, c.op, c.scale);
         });
 }
 

@@ -1,10 +1,13 @@
 // Collectives of MPI itself.
+#include <algorithm>
 #include <cstring>
 
+#include "backends/common/slices.h"
 #include "backends/mpi/collectives.h"
 #include "backends/mpi/process.h"
 #include "kernels/arithmetic.h"
 #include "kernels/dtype.h"
+#include "kernels/parts.h"
 #include "util/error.h"
 
 namespace libddp::mpi {
@@ -126,27 +129,49 @@ void broadcast(Channel& channel, const ddp_collective& c, const Deadline& deadli
 }
 
 void allgather(Channel& channel, const ddp_collective& c, const Deadline& deadline) {
-    const std::size_t bytes = c.count * dtype_size(c.dtype), ranks = channel.ranks();
+    const std::size_t item = dtype_size(c.dtype), ranks = channel.ranks();
+    const backend::Rounds rounds(c, channel.size, std::max(kMpiBlockBytes / item, ranks));
+    const auto bytes = [&](int rank, std::size_t round) {
+        return rounds.count(rank, round) * item;
+    };
+    // In a slot, behind which MPI finds its sizes and places of different parts.
+    const auto place = [&](int rank, std::size_t round) {
+        return c.counts ? rounds.place(rank) * item
+                        : static_cast<std::size_t>(rank) * bytes(rank, round);
+    };
+    const std::size_t data_bytes = align_up(rounds.elements() * item);
+    const auto slot = [&](const Block& block) {
+        return channel.buffers.require(block.slot, data_bytes + 2 * ranks * sizeof(int));
+    };
     pipeline(
-        channel, Blocks(bytes, ranks, kMpiBlockBytes), deadline,
+        channel, Blocks(rounds.size(), 1, 1), deadline,
         [&](const Block& block) {
-            std::byte* all = channel.buffers.require(block.slot, block.count * ranks);
-            copy(c, all + channel.self() * block.count,
-                 static_cast<const std::byte*>(c.send) + block.at, block.count);
-            return channel.begin(
-                block.slot, [comm = channel.comm, all,
-                             count = static_cast<int>(block.count)](Requests& requests) {
-                    MPI_Request request = MPI_REQUEST_NULL;
-                    const int code = MPI_Iallgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, all, count,
-                                                    MPI_BYTE, comm, &request);
-                    add(requests, code, request, "MPI_Iallgather");
-                });
+            const std::size_t round = block.at, own = bytes(channel.rank, round);
+            std::byte* all = slot(block);
+            int* sizes = reinterpret_cast<int*>(all + data_bytes);
+            int* places = sizes + ranks;
+            for (int rank = 0; rank < channel.size; ++rank) {
+                sizes[rank] = static_cast<int>(bytes(rank, round));
+                places[rank] = static_cast<int>(place(rank, round));
+            }
+            const std::size_t before = rounds.before(channel.rank, round) * item;
+            copy(c, all + place(channel.rank, round),
+                 static_cast<const std::byte*>(c.send) + before, own);
+            return channel.begin(block.slot, [comm = channel.comm, all, sizes, places,
+                                              alike = !c.counts](Requests& requests) {
+                MPI_Request request = MPI_REQUEST_NULL;
+                const int code = alike ? MPI_Iallgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, all,
+                                                        sizes[0], MPI_BYTE, comm, &request)
+                                       : MPI_Iallgatherv(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, all,
+                                                         sizes, places, MPI_BYTE, comm, &request);
+                add(requests, code, request, alike ? "MPI_Iallgather" : "MPI_Iallgatherv");
+            });
         },
         [&](const Block& block) {
-            const std::byte* all = channel.buffers.require(block.slot, block.count * ranks);
-            for (std::size_t rank = 0; rank < ranks; ++rank)
-                copy(c, static_cast<std::byte*>(c.recv) + rank * bytes + block.at,
-                     all + rank * block.count, block.count);
+            const std::byte* all = slot(block);
+            for (int rank = 0; rank < channel.size; ++rank)
+                copy(c, static_cast<std::byte*>(c.recv) + rounds.at(rank, block.at) * item,
+                     all + place(rank, block.at), bytes(rank, block.at));
         });
 }
 

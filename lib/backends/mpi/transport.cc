@@ -55,8 +55,8 @@ MpiTransport::~MpiTransport() {
 std::uint32_t MpiTransport::capabilities() const {
     // A collective of Open MPI writes past the end of memory when another rank sends more than it
     // expects.
-    std::uint32_t flags =
-        DDP_BACKEND_FUSES_SCALE | DDP_BACKEND_NEEDS_MATCH | DDP_BACKEND_INTERRUPTIBLE;
+    std::uint32_t flags = DDP_BACKEND_FUSES_SCALE | DDP_BACKEND_NEEDS_MATCH |
+                          DDP_BACKEND_INTERRUPTIBLE | DDP_BACKEND_COUNTS;
     if (settings_.algorithm == Algorithm::kDirect || !channel_) flags |= DDP_BACKEND_DETERMINISTIC;
     if (channel_ && channel_->driver.needs_caller()) flags |= DDP_BACKEND_CALLER_THREAD;
     return flags;

@@ -2,11 +2,13 @@
 #include <vector>
 
 #include "backends/nccl/collectives.h"
+#include "backends/nccl/grouped.h"
 #include "backends/nccl/shares.h"
 #include "device/cuda/check.h"
 #include "device/cuda/memory.h"
 #include "kernels/cuda/kernels.h"
 #include "kernels/dtype.h"
+#include "kernels/parts.h"
 
 namespace libddp::cuda {
 namespace {
@@ -29,32 +31,26 @@ private:
     std::byte* memory_ = nullptr;
 };
 
-// Sends and receives of one group, of which NCCL carries out all at once. The first failure stands.
+// Sends and receives of one group.
 class Exchange {
 public:
-    Exchange(ncclComm_t comm, cudaStream_t stream) : comm_(comm), stream_(stream) {
-        note(nccl().ncclGroupStart());
-    }
+    Exchange(ncclComm_t comm, cudaStream_t stream) : comm_(comm), stream_(stream) {}
     void send(const std::byte* data, std::size_t bytes, std::size_t peer) {
         if (bytes > 0)
-            note(nccl().ncclSend(data, bytes, ncclUint8, static_cast<int>(peer), comm_, stream_));
+            group_.note(
+                nccl().ncclSend(data, bytes, ncclUint8, static_cast<int>(peer), comm_, stream_));
     }
     void receive(std::byte* data, std::size_t bytes, std::size_t peer) {
         if (bytes > 0)
-            note(nccl().ncclRecv(data, bytes, ncclUint8, static_cast<int>(peer), comm_, stream_));
+            group_.note(
+                nccl().ncclRecv(data, bytes, ncclUint8, static_cast<int>(peer), comm_, stream_));
     }
-    ncclResult_t end() {
-        const ncclResult_t result = nccl().ncclGroupEnd();
-        return failure_ == ncclSuccess ? result : failure_;
-    }
+    ncclResult_t end() { return group_.end(); }
 
 private:
-    void note(ncclResult_t result) {
-        if (failure_ == ncclSuccess && result != ncclInProgress) failure_ = result;
-    }
+    Grouped group_;
     const ncclComm_t comm_;
     const cudaStream_t stream_;
-    ncclResult_t failure_ = ncclSuccess;
 };
 
 struct Pieces {
@@ -122,7 +118,8 @@ void direct_reduce_scatter(const Channel& channel, const ddp_collective& c,
     pieces.reduce_own(
         c.recv,
         [&](std::size_t rank) {
-            return Share{rank * c.count, c.count};
+            const int number = static_cast<int>(rank);
+            return Share{part_begin(c, number), part_count(c, number)};
         },
         deadline);
 }

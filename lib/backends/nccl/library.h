@@ -12,7 +12,7 @@ namespace libddp::cuda {
     X(ncclGetVersion) X(ncclGetErrorString) X(ncclGetLastError) X(ncclGetUniqueId) \
     X(ncclCommInitRankConfig) X(ncclCommFinalize) X(ncclCommDestroy) X(ncclCommAbort) X(ncclCommGetAsyncError) \
     X(ncclMemAlloc) X(ncclMemFree) X(ncclCommRegister) X(ncclCommDeregister) \
-    X(ncclAllReduce) X(ncclBroadcast) X(ncclAllGather) X(ncclReduceScatter) \
+    X(ncclAllReduce) X(ncclBroadcast) X(ncclAllGather) X(ncclReduceScatter) X(ncclReduce) \
     X(ncclSend) X(ncclRecv) X(ncclGroupStart) X(ncclGroupEnd)
 // clang-format on
 

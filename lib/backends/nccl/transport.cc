@@ -118,7 +118,7 @@ NcclTransport::NcclTransport(const ddp_backend_host& host)
 }
 
 std::uint32_t NcclTransport::capabilities() const {
-    std::uint32_t flags = DDP_BACKEND_CUDA | DDP_BACKEND_DEVICE_ONLY;
+    std::uint32_t flags = DDP_BACKEND_CUDA | DDP_BACKEND_DEVICE_ONLY | DDP_BACKEND_COUNTS;
     if (settings_.direct) flags |= DDP_BACKEND_DETERMINISTIC;
     if (settings_.direct || settings_.averages) flags |= DDP_BACKEND_FUSES_SCALE;
     // The other way needs memory of its own in each operation.

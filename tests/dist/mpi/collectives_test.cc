@@ -8,6 +8,7 @@
 #include "dist/mpi/elements.h"
 #include "dist/mpi/support.h"
 #include "support/error_of.h"
+#include "support/model.h"
 
 namespace {
 
@@ -178,6 +179,41 @@ TEST_P(MpiCollectivesTest, ManyBlocks) {
     check_allreduce<std::uint8_t>(count, DDP_MAX);
     check_reduce_scatter<float>(count / 7, DDP_SUM);
     check_movement<double>(count / 4);
+}
+
+// Ranks own parts of a bucket of different sizes: whole parameters, and one that is longer than
+// several blocks.
+TEST_P(MpiCollectivesTest, SharesOfABucket) {
+    const std::vector<std::int64_t> sizes{7, 2'000'001, 300'000, 1};
+    auto options = ddp::Context::defaults();
+    options.flags = DDP_CONTEXT_SHARD;
+    options.bucket_cap_bytes = options.first_bucket_cap_bytes = 64 << 20;
+    for (const ddp_owner owner : {DDP_OWNER_WHOLE, DDP_OWNER_ELEMENTS}) {
+        Model model(group_.get(), sizes, true, options);
+        for (int p = 0; p < model.count(); ++p) model.context.set_owner(p, owner);
+        model.context.commit();
+        for (int p = model.count(); p-- > 0;) {
+            for (std::size_t k = 0; k < model.size(p); ++k)
+                model.grad(p)[k] =
+                    static_cast<float>((k + 1) % 1000 * 3) * static_cast<float>(my_rank());
+            model.context.grad_ready(p);
+        }
+        model.context.finalize();
+        const float mean = static_cast<float>(world() - 1) / 2;
+        for (const ddp_piece& piece : model.context.pieces())
+            for (std::int64_t i = 0; i < piece.count; ++i) {
+                const auto at = static_cast<float>((piece.first + i + 1) % 1000 * 3);
+                ASSERT_FLOAT_EQ(static_cast<float*>(piece.gradient)[i], at * mean);
+                static_cast<float*>(piece.value)[i] = at + static_cast<float>(piece.param);
+            }
+        model.context.publish();
+        for (int p = 0; p < model.count(); ++p) {
+            model.context.wait_value(p);
+            for (std::size_t k = 0; k < model.size(p); ++k)
+                ASSERT_EQ(model.data[static_cast<std::size_t>(p)][k],
+                          static_cast<float>((k + 1) % 1000 * 3) + static_cast<float>(p));
+        }
+    }
 }
 
 // 2^15 on every rank: a sum in f16 is infinite, the mean is not.

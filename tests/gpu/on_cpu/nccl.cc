@@ -24,7 +24,7 @@
 namespace {
 
 struct Call {
-    enum Kind { kAllReduce, kBroadcast, kAllGather, kReduceScatter, kSend, kRecv } kind;
+    enum Kind { kAllReduce, kReduce, kBroadcast, kAllGather, kReduceScatter, kSend, kRecv } kind;
     const void* send;
     void* recv;
     std::size_t bytes;  // of send (allgather, send), or of the result
@@ -82,22 +82,34 @@ struct Clique {
 
     void carry_out() {
         if (!calls[0] || calls[0]->empty()) return;  // a meeting, and nothing else
-        const Call& first = calls[0]->front();
+        const Call::Kind kind = calls[0]->front().kind;
+        if (kind == Call::kSend || kind == Call::kRecv) return exchange();
+        for (std::size_t i = 0; i < calls[0]->size(); ++i) carry_out(i);
+    }
+
+    // The call number i of a group is the same on every rank.
+    const Call& of(const Calls* theirs, std::size_t i) const {
+        const Call &call = theirs->at(i), &first = calls[0]->at(i);
+        if (theirs->size() != calls[0]->size() || call.kind != first.kind ||
+            call.bytes != first.bytes || call.peer != first.peer)
+            std::abort();
+        return call;
+    }
+
+    void carry_out(std::size_t i) {
+        const Call& first = calls[0]->at(i);
         switch (first.kind) {
-            case Call::kAllReduce:
-                return reduce(first, false);
-            case Call::kReduceScatter:
-                return reduce(first, true);
             case Call::kBroadcast:
-                return broadcast(static_cast<std::size_t>(first.peer));
+                return broadcast(i, static_cast<std::size_t>(first.peer));
             case Call::kAllGather:
-                return gather();
+                return gather(i);
             default:
-                return exchange();
+                return reduce(i, first);
         }
     }
 
-    void reduce(const Call& call, bool scatter) {
+    void reduce(std::size_t i, const Call& call) {
+        const bool scatter = call.kind == Call::kReduceScatter;
         const std::size_t item = libddp::dtype_size(call.dtype), count = call.bytes / item;
         const ddp_reduce_op op = call.op == ncclProd  ? DDP_PROD
                                  : call.op == ncclMin ? DDP_MIN
@@ -107,30 +119,30 @@ struct Clique {
         for (std::size_t rank = 0; rank < world; ++rank) {
             std::vector<const void*> inputs;
             for (const Calls* theirs : calls)
-                inputs.push_back(static_cast<const std::byte*>(theirs->front().send) +
+                inputs.push_back(static_cast<const std::byte*>(of(theirs, i).send) +
                                  (scatter ? rank * call.bytes : 0));
             libddp::cpu::reduce(results[rank].data(), inputs.data(), world, count, call.dtype, op,
                                 call.op == ncclAvg ? 1.0 / static_cast<double>(world) : 1);
         }
         for (std::size_t rank = 0; rank < world; ++rank)
-            std::memcpy(calls[rank]->front().recv, results[rank].data(), call.bytes);
+            if (call.kind != Call::kReduce || static_cast<int>(rank) == call.peer)
+                std::memcpy(of(calls[rank], i).recv, results[rank].data(), call.bytes);
     }
 
-    void broadcast(std::size_t root) {
-        const std::vector<std::byte> data(
-            static_cast<const std::byte*>(calls[root]->front().send),
-            static_cast<const std::byte*>(calls[root]->front().send) + calls[root]->front().bytes);
-        for (const Calls* theirs : calls)
-            std::memcpy(theirs->front().recv, data.data(), data.size());
+    void broadcast(std::size_t i, std::size_t root) {
+        const Call& given = of(calls[root], i);
+        const auto* begin = static_cast<const std::byte*>(given.send);
+        const std::vector<std::byte> data(begin, begin + given.bytes);
+        for (const Calls* theirs : calls) std::memcpy(of(theirs, i).recv, data.data(), data.size());
     }
 
-    void gather() {
+    void gather(std::size_t i) {
         std::vector<std::byte> all;
         for (const Calls* theirs : calls) {
-            const auto* part = static_cast<const std::byte*>(theirs->front().send);
-            all.insert(all.end(), part, part + theirs->front().bytes);
+            const auto* part = static_cast<const std::byte*>(of(theirs, i).send);
+            all.insert(all.end(), part, part + of(theirs, i).bytes);
         }
-        for (const Calls* theirs : calls) std::memcpy(theirs->front().recv, all.data(), all.size());
+        for (const Calls* theirs : calls) std::memcpy(of(theirs, i).recv, all.data(), all.size());
     }
 
     void exchange() {
@@ -298,6 +310,13 @@ ncclResult_t ncclReduceScatter(const void* send, void* recv, size_t count, ncclD
     const ddp_dtype dtype = dtype_of(type);
     return add(comm,
                {Call::kReduceScatter, send, recv, count * libddp::dtype_size(dtype), dtype, op, 0},
+               stream);
+}
+ncclResult_t ncclReduce(const void* send, void* recv, size_t count, ncclDataType_t type,
+                        ncclRedOp_t op, int root, ncclComm_t comm, cudaStream_t stream) {
+    const ddp_dtype dtype = dtype_of(type);
+    return add(comm,
+               {Call::kReduce, send, recv, count * libddp::dtype_size(dtype), dtype, op, root},
                stream);
 }
 ncclResult_t ncclBroadcast(const void* send, void* recv, size_t count, ncclDataType_t type,
