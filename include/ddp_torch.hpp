@@ -210,8 +210,8 @@ public:
         call(ddp_grad_ready_on, context, param,
              device ? handle_of(current(tensor.device())) : nullptr);
     }
-    /* The end of a step in which each gradient has been announced or marked. On devices nothing waits
-     * for it but the current streams. */
+    /* The end of a step in which each gradient has been announced or marked. On devices nothing
+     * waits for it but the current streams. */
     void finalize(ddp_context* context) {
         for (Place& place : places_) place.last = current(place.device);
         if (places_.empty()) {

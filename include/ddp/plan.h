@@ -2,8 +2,8 @@
  * sent.
  *
  * The first plan follows the reverse order of registration. After the first synced step libddp
- * rebuilds it in the order in which gradients became ready (Li et al. 2020, section 6.2.1). A bucket
- * that has the same parameters as before keeps their order and its memory.
+ * rebuilds it in the order in which gradients became ready (Li et al. 2020, section 6.2.1). A
+ * bucket that has the same parameters as before keeps their order and its memory.
  *
  * EXPERIMENTAL: the form of a saved plan may change.
  */

@@ -86,10 +86,10 @@ ddp_status ddp_set_update(ddp_context* context, ddp_update_fn fn, void* user_dat
 ddp_status ddp_wait_value_on(ddp_context* context, ddp_param param, void* stream,
                              ddp_error** error) {
     return step_call(context, error, "ddp_wait_value_on",
-                     [&](Reducer& r) { r.results().wait_value_on(param, stream); });
+                     [&](Reducer& r) { r.results().wait_value(param, stream); });
 }
 
 ddp_status ddp_wait_value(ddp_context* context, ddp_param param, ddp_error** error) {
     return step_call(context, error, "ddp_wait_value",
-                     [&](Reducer& r) { r.results().wait_value(param); });
+                     [&](Reducer& r) { r.results().wait_value(param, std::nullopt); });
 }

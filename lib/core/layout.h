@@ -81,7 +81,7 @@ private:
     }
     void place_checked_views();
     std::shared_ptr<std::byte> allocate(Group& group, std::size_t bucket) const;
-    // That of a bucket which the plan has as this number. Null: there is none, or the number's link
+    // The memory of a bucket that the plan has as this number. Null: there is none, or the number's link
     // has not allocated it.
     std::shared_ptr<std::byte> memory_of(const PlanBucket& bucket, std::size_t number) const;
     // The gradients of a bucket move here.

@@ -146,18 +146,15 @@ WorkPtr Publisher::update(const ReducerParts& parts, const ddp_bucket& bucket, c
     return parcel->work;
 }
 
-void Publisher::wait(ReducerParts& parts, std::int32_t param) {
+void Publisher::wait(ReducerParts& parts, std::int32_t param, std::optional<void*> stream) {
     const ParamState& s = parts.gradients[param];
     if (s.bucket >= 0) take(parts, static_cast<std::size_t>(s.bucket));
-    if (s.streams)
+    if (!s.streams) return;
+    if (stream)
+        s.streams->stream()->lead(*stream);
+    else
         s.streams->wait(parts.group->timeout_ms(),
                         [&parts] { parts.group->check_in_wait("a device"); });
-}
-
-void Publisher::wait_on(ReducerParts& parts, std::int32_t param, void* stream) {
-    const ParamState& s = parts.gradients[param];
-    if (s.bucket >= 0) take(parts, static_cast<std::size_t>(s.bucket));
-    if (s.streams) s.streams->stream()->lead(stream);
 }
 
 // Brings the values of others to the program's memory: on a device in the order of the context's

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "comm/work.h"
@@ -36,12 +37,10 @@ public:
     // Sends this rank's values, bucket by bucket in the order of registration, as forward passes
     // go. Collective. Between steps.
     void publish(ReducerParts& parts);
-    // The parameter has its new value on this rank, if one was published. Throws what went wrong.
-    // Any thread.
-    void wait(ReducerParts& parts, std::int32_t param);
-    // The same in the order of this stream of the parameter's device, for which the host does not
-    // wait.
-    void wait_on(ReducerParts& parts, std::int32_t param, void* stream);
+    // The parameter has its new value on this rank, if one was published. stream: in whose order,
+    // on the parameter's device, for which the host then does not wait. Throws what went wrong. Any
+    // thread.
+    void wait(ReducerParts& parts, std::int32_t param, std::optional<void*> stream);
     // After another group has come: what was on its way is lost. Gradients in buckets are zero, if
     // values stood there.
     void forget(ReducerParts& parts);

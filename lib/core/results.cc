@@ -185,16 +185,10 @@ void Results::set_update(UpdateCallback update) {
     parts_.hook.continue_with(std::move(continuation));
 }
 
-void Results::wait_value(std::int32_t param) {
+void Results::wait_value(std::int32_t param, std::optional<void*> stream) {
     parts_.model.table.require(param);
     parts_.group->check();
-    if (parts_.observers.publisher) parts_.observers.publisher->wait(parts_, param);
-}
-
-void Results::wait_value_on(std::int32_t param, void* stream) {
-    parts_.model.table.require(param);
-    parts_.group->check();
-    if (parts_.observers.publisher) parts_.observers.publisher->wait_on(parts_, param, stream);
+    if (parts_.observers.publisher) parts_.observers.publisher->wait(parts_, param, stream);
 }
 
 void Results::shadow() {

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "core/arrivals.h"
@@ -46,8 +47,8 @@ public:
     // Throws unless the program may update in the step.
     void require_updates() const;
     void set_update(UpdateCallback update);
-    void wait_value(std::int32_t param);
-    void wait_value_on(std::int32_t param, void* stream);
+    // stream: of the parameter's device, for which the host does not wait.
+    void wait_value(std::int32_t param, std::optional<void*> stream);
     // A whole step with gradients of zero, for a rank that has no more inputs.
     void shadow();
 

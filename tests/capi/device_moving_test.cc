@@ -10,7 +10,7 @@ namespace device_moving_test {
 constexpr std::int64_t kCount = 10'000;
 constexpr std::size_t kBytes = 40'000;
 
-// Of six gradients, the first ones alone and the others in pairs, in the order of their numbers or
+// A plan of six gradients: the first ones alone and the others in pairs, in the order of their numbers or
 // turned round.
 std::string pairs(int alone, bool turned) {
     std::string text;

@@ -45,7 +45,7 @@ std::vector<double> numbers_of(int rank, std::size_t parts) {
     return result;
 }
 
-// Of a value in bf16 with a gradient in f32.
+// For a value in bf16 with a gradient in f32.
 ddp_param_desc desc_of(const char* name, const std::vector<std::int64_t>& shape, void* data,
                        std::uint32_t flags = 0) {
     ddp_param_desc desc;

@@ -351,7 +351,7 @@ TEST(MovingBucketsOfACountingBackend, GradientsOutliveAMoveThatFails) {
     }
 }
 
-// What the program writes then is beside the buckets, and stays there.
+// The program then writes beside the buckets, in memory that stays.
 TEST(MovingBucketsWithACheck, ViewsDoNotMove) {
     on_ranks({2, "shm"}, [](int rank, ddp_group* group) {
         auto options = ddp::Context::defaults();

@@ -143,7 +143,7 @@ private:
     std::vector<std::byte> on_cpu_;
 };
 
-// What a rank knows of a parameter: what has come since the last synced step, and what is in the
+// The memory that a rank knows of a parameter: what has come since the last synced step, and what is in the
 // place.
 struct Known {
     bool any = false;

@@ -69,7 +69,7 @@ private:
         std::uint64_t freed = 0;
     };
 
-    // Of the block in which the location lies.
+    // The mapping of the block in which the location lies.
     const Mapping& mapping_of(int rank, const Location& location);
     std::uint64_t take_place(std::size_t size) DDP_REQUIRES(mutex_);
     void give_back_place(std::uint64_t offset, std::size_t size) DDP_REQUIRES(mutex_);

@@ -142,7 +142,7 @@ void order(const c10::Stream& first, const c10::Stream& then) {
     event.record(first);
     event.block(then);
 }
-/* What follows on this stream comes late. */
+/* Later work on this stream comes late. */
 void be_late(const c10::Stream& stream) {
     fake::launch(place().index(), stream.native_handle(),
                  [] { std::this_thread::sleep_for(std::chrono::milliseconds(200)); });

@@ -32,7 +32,7 @@ std::atomic<int> devices{2};
 std::atomic<std::uint64_t> copied{0};
 std::atomic<bool> held{false};
 
-// What libddp has, in the order of its calls.
+// The memory that libddp has, in the order of its calls.
 class Had {
 public:
     void allocate(void* memory, std::size_t bytes) {
