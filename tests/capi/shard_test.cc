@@ -441,6 +441,65 @@ TEST(Shard, UpdatesInAStepThatIsDecidedAtItsEndAreRefused) {
     });
 }
 
+// Values of bf16 with gradients of f32: the mean has the error of a sum in f32, whatever the world,
+// and that of the rule that Megatron-LM has for it (each gradient divided by the world, then added).
+TEST(Shard, MeansOfWiderGradientsThanValues) {
+    constexpr std::size_t kCount = 1000;
+    const auto gradient = [](int rank, std::size_t k) {
+        return std::sin(static_cast<float>(k + 1) * (static_cast<float>(rank) + 1.3f));
+    };
+#ifdef DDP_SANITIZED
+    const std::vector<int> worlds{2, 5};
+#else
+    const std::vector<int> worlds{2, 3, 4, 8, 16, 32, 64};
+#endif
+    for (const int world : worlds)
+        for (const bool shard : {true, false})
+            on_ranks(world, [&](int rank, ddp_group* group) {
+                BorrowedGroup borrowed(group);
+                auto options = ddp::Context::defaults();
+                if (shard) options.flags = DDP_CONTEXT_SHARD;
+                ddp::Context context(borrowed, options);
+                std::vector<std::uint16_t> values(kCount);
+                std::vector<float> gradients(kCount);
+                const std::int64_t count = kCount;
+                ddp_param_desc desc;
+                ddp_param_desc_init(&desc);
+                desc.name = "w";
+                desc.shape = &count;
+                desc.ndim = 1;
+                desc.dtype = DDP_BF16;
+                desc.grad_dtype = DDP_F32;
+                desc.data = values.data();
+                desc.grad = gradients.data();
+                ddp_param param = -1;
+                ddp::detail::call(ddp_register_param, context.get(), &desc, &param);
+                context.commit();
+                for (std::size_t k = 0; k < kCount; ++k) gradients[k] = gradient(rank, k);
+                context.grad_ready(param);
+                context.finalize();
+                std::size_t begin = 0, end = kCount;
+                if (shard) {
+                    const auto pieces = context.pieces();
+                    ASSERT_LE(pieces.size(), 1u);
+                    begin = pieces.empty() ? 0 : static_cast<std::size_t>(pieces[0].first);
+                    end = pieces.empty() ? 0 : begin + static_cast<std::size_t>(pieces[0].count);
+                }
+                for (std::size_t k = begin; k < end; ++k) {
+                    double sum = 0, size = 0;
+                    float by_rule = 0;
+                    for (int r = 0; r < world; ++r) {
+                        sum += gradient(r, k);
+                        size += std::abs(gradient(r, k));
+                        by_rule += gradient(r, k) * (1.0f / static_cast<float>(world));
+                    }
+                    const double bound = 0x1p-24 * (world + 1) * size / world;
+                    ASSERT_NEAR(gradients[k], sum / world, bound) << world << " " << k;
+                    ASSERT_NEAR(gradients[k], by_rule, 2 * bound) << world << " " << k;
+                }
+            });
+}
+
 TEST(Shard, AnotherGroupMakesOtherPieces) {
     on_ranks(3, [](int rank, ddp_group* group) {
         Sharded model(group);

@@ -143,8 +143,8 @@ private:
     std::vector<std::byte> on_cpu_;
 };
 
-// The memory that a rank knows of a parameter: what has come since the last synced step, and what is in the
-// place.
+// The facts that a rank knows of a parameter: what has come since the last synced step, and what is
+// in the place.
 struct Known {
     bool any = false;
     Values sum, place;
