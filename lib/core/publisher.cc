@@ -164,7 +164,14 @@ void Publisher::take(ReducerParts& parts, std::size_t b) {
     if (!parcel || parcel->taken.load(std::memory_order_acquire)) return;
     if (parcel->work) {
         parcel->work->wait(std::nullopt);
-        if (const ErrorInfo result = parcel->work->result(); !result.ok()) throw Error(result);
+        if (ErrorInfo error = parcel->work->result(); !error.ok()) {
+            error.bucket = static_cast<std::int32_t>(b);
+            error.step = parts.totals.steps - 1;
+            error.message +=
+                str(" (rank ", parts.group->rank(), " was waiting for the values of ", "bucket ", b,
+                    ", sent by ddp_publish after step ", error.step, ")");
+            throw Error(std::move(error));
+        }
     }
     const Lock lock(parcel->mutex);
     if (parcel->taken.load(std::memory_order_relaxed)) return;

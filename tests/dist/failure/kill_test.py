@@ -60,6 +60,20 @@ class Kill(unittest.TestCase):
                 expect_error([late], "RANK_FAILED", victim, time.monotonic(), DEATH_S)
             return delay
 
+    def test_while_values_travel(self):
+        """The victim has updated its shard, and the others wait for the new values."""
+        run_all([(f"publish {kind} world {world} victim {victim}", self.publishing, (kind, world, victim))
+                 for kind, world in (("tcp", 2), ("tcp", 3), ("file", 3)) for victim in (0, world - 1)], at_once=3)
+
+    def publishing(self, kind, world, victim):
+        with Job(kind, world, sharded=1) as job:
+            for rank in range(world):
+                job.start(rank, READY + ["begin", "fill=4", "finalize", "mark=ready"] + (["pause=here"] if rank == victim else ["publish"]))
+            job.all_at("ready")
+            time.sleep(0.05)
+            killed = job.ranks[victim].signal(signal.SIGKILL)
+            return expect_error(job.others(victim).values(), "RANK_FAILED", victim, killed, DEATH_S, words=["ddp_publish"])
+
     def test_the_next_job_can_use_the_file_of_one_whose_ranks_were_all_killed(self):
         with Job("file", 3) as job:
             for rank in range(3):

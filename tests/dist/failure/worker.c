@@ -10,6 +10,7 @@
  * with 0: a failure of another rank must never keep a process from ending well.
  */
 #define _POSIX_C_SOURCE 200809L
+#define DDP_EXPERIMENTAL 1
 #include <ddp/ddp.h>
 #include <dirent.h>
 #include <fcntl.h>
@@ -33,6 +34,7 @@ static struct {
     ddp_error* error;
     const char* verb;
     float* grad[MAX_PARAMS];
+    float* value[MAX_PARAMS];
     int params;
     int next; /* the parameter after the last announced one, from the back */
     int64_t shape[2];
@@ -41,6 +43,7 @@ static struct {
     char prefix[32]; /* of parameter names */
     int checked;     /* with DDP_CONTEXT_CHECK, gradients in views */
     int views;       /* gradients in views */
+    int sharded;     /* with DDP_CONTEXT_SHARD */
 } me;
 
 static double now(void) {
@@ -88,6 +91,7 @@ static int add_params(const char* text) {
     options.bucket_cap_bytes = options.first_bucket_cap_bytes =
         1; /* a bucket for each: steps in which something remains to do */
     if (me.checked) options.flags |= DDP_CONTEXT_CHECK;
+    if (me.sharded) options.flags |= DDP_CONTEXT_SHARD;
     if (!me.context && check(ddp_context_create(me.group, &options, &me.context, &me.error)))
         return -1;
     int count = atoi(text);
@@ -103,6 +107,8 @@ static int add_params(const char* text) {
         desc.dtype = me.dtype;
         if (!me.checked && !me.views)
             desc.grad = me.grad[me.params] = calloc((size_t)(me.shape[0] * me.shape[1]), 16);
+        if (me.sharded)
+            desc.data = me.value[me.params] = calloc((size_t)(me.shape[0] * me.shape[1]), 16);
         if (check(ddp_register_param(me.context, &desc, &param, &me.error))) return -1;
         ++me.params;
     }
@@ -121,10 +127,18 @@ static int finalize(void) {
     return 0;
 }
 
+static int publish(void) {
+    if (check(ddp_publish(me.context, &me.error))) return -1;
+    for (int p = 0; p < me.params; ++p)
+        if (check(ddp_wait_value(me.context, p, &me.error))) return -1;
+    return 0;
+}
+
 static int step(void) {
     if (check(ddp_step_begin(me.context, &me.error))) return -1;
     me.next = me.params;
-    return fill(me.params) ? -1 : finalize();
+    if (fill(me.params) || finalize()) return -1;
+    return me.sharded ? publish() : 0;
 }
 
 static int steps(long count) {
@@ -349,6 +363,7 @@ static int perform(const char* word, const char* argument) {
     if (is(word, "begin")) return check(ddp_step_begin(me.context, &me.error));
     if (is(word, "fill")) return fill(atoi(argument));
     if (is(word, "finalize")) return finalize();
+    if (is(word, "publish")) return publish();
     if (is(word, "finalize-abort")) return finalize_and_abort(atol(argument));
     if (is(word, "steps")) return steps(atol(argument));
     if (is(word, "train")) return train(atol(argument));
@@ -403,6 +418,8 @@ static void set(const char* name, const char* value) {
         me.checked = atoi(value);
     else if (is(name, "views"))
         me.views = atoi(value);
+    else if (is(name, "sharded"))
+        me.sharded = atoi(value);
     else if (is(name, "prefix"))
         snprintf(me.prefix, sizeof me.prefix, "%s", value);
     else
