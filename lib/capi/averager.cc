@@ -15,7 +15,12 @@ constexpr std::size_t kMostPeriods = 63;
 
 Context& committed_between_steps(ddp_context* context) {
     context_of(context).committed();
-    return between_steps(context);
+    Context& c = between_steps(context);
+    if (c.model().options.reducer.shard)
+        fail_call(DDP_ERROR_UNSUPPORTED,
+                  "with DDP_CONTEXT_SHARD each value comes from its owner, alike for all ranks, so "
+                  "there is nothing to average");
+    return c;
 }
 
 // Growing, and each a multiple of the one before.

@@ -164,11 +164,13 @@ Publisher& Results::publisher() const {
 void Results::require_updates() const {
     publisher();
     const ReducerOptions& options = parts_.model.options.reducer;
-    if (options.find_unused || options.static_graph || options.nonfinite == Nonfinite::kSkip)
+    if (options.find_unused || options.static_graph || options.nonfinite == Nonfinite::kSkip ||
+        options.check_interval > 0 || options.verify_interval > 0)
         fail_call(DDP_ERROR_UNSUPPORTED,
-                  "with DDP_CONTEXT_FIND_UNUSED, DDP_CONTEXT_STATIC_GRAPH and "
-                  "DDP_CONTEXT_SKIP_NONFINITE ranks agree after the last bucket what a step "
-                  "changes; update after ddp_finalize, and call ddp_publish");
+                  "with DDP_CONTEXT_FIND_UNUSED, DDP_CONTEXT_STATIC_GRAPH, "
+                  "DDP_CONTEXT_SKIP_NONFINITE, DDP_CONTEXT_CHECK and verify_interval ranks agree "
+                  "at the end of a step what it changes, or compare values; update after "
+                  "ddp_finalize, and call ddp_publish");
     if (!parts_.model.streams.empty())
         fail_call(DDP_ERROR_UNSUPPORTED,
                   "the context has parameters on a device; update them after ddp_finalize_on, and "

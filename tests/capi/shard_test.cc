@@ -53,6 +53,7 @@ struct Training {
     std::string hook{};
     unsigned groups = 1;
     bool in_step = false;  // with ddp_set_update
+    std::uint32_t flags = 0;
 };
 
 // Values of this rank after some steps whose gradients depend on the values.
@@ -60,7 +61,8 @@ std::vector<float> train(int rank, ddp_group* group, const Training& training,
                          double* owned = nullptr) {
     auto options = ddp::Context::defaults();
     options.bucket_cap_bytes = options.first_bucket_cap_bytes = training.cap;
-    options.flags = training.shard ? DDP_CONTEXT_SHARD : DDP_CONTEXT_NO_REBUILD;
+    options.flags = training.flags | (training.shard ? DDP_CONTEXT_SHARD : DDP_CONTEXT_NO_REBUILD);
+    if (training.flags & DDP_CONTEXT_CHECK) options.check_interval = options.verify_interval = 1;
     Model model(group, kSizes, training.view, options);
     for (int p = 0; p < model.count(); ++p)
         for (std::size_t k = 0; k < model.size(p); ++k)
@@ -208,6 +210,19 @@ TEST_P(Shards, HooksThatSendFewerBytes) {
 
 std::string name_of(const testing::TestParamInfo<std::tuple<int, Kind>>& instance) {
     return std::get<1>(instance.param).backend + std::to_string(std::get<0>(instance.param));
+}
+
+TEST_P(Shards, ChecksFindNothing) {
+    const Values want = train(options(), {});
+    const std::uint32_t nonfinite = DDP_CONTEXT_REFUSE_NONFINITE;
+    // alone, a gradient is its own mean, which a check doubts
+    const std::uint32_t all = nonfinite | (options().world > 1 ? DDP_CONTEXT_CHECK : 0);
+    for (const bool view : {false, true}) {
+        expect_same_bits(train(options(), {true, view, 4096, kMixed, false, "", 1, false, all}),
+                         want);
+        expect_same_bits(
+            train(options(), {true, view, 4096, kMixed, false, "", 1, true, nonfinite}), want);
+    }
 }
 
 INSTANTIATE_TEST_SUITE_P(Worlds, Shards,
@@ -429,14 +444,14 @@ TEST(Shard, AnUpdateLeavesOutFrozenParameters) {
 
 TEST(Shard, UpdatesInAStepThatIsDecidedAtItsEndAreRefused) {
     on_ranks(1, [](int, ddp_group* group) {
-        for (const std::uint32_t flag :
-             {DDP_CONTEXT_FIND_UNUSED, DDP_CONTEXT_STATIC_GRAPH, DDP_CONTEXT_SKIP_NONFINITE}) {
+        for (const std::uint32_t flag : {DDP_CONTEXT_FIND_UNUSED, DDP_CONTEXT_STATIC_GRAPH,
+                                         DDP_CONTEXT_SKIP_NONFINITE, DDP_CONTEXT_CHECK}) {
             Sharded model(group, flag);
             model.context.commit();
             EXPECT_THAT(message_of([&] {
                             model.context.set_update([](const ddp_piece* const*, std::size_t) {});
                         }),
-                        HasSubstr("after the last bucket"));
+                        HasSubstr("at the end of a step"));
         }
     });
 }
@@ -542,6 +557,8 @@ TEST(Shard, MistakesAreNamed) {
                     HasSubstr("does not reduce them"));
         EXPECT_EQ(ddp_piece_count(model.context.get()), -1);
         model.context.commit();
+        EXPECT_THAT(message_of([&] { ddp::average_parameters(model.context); }),
+                    HasSubstr("comes from its owner"));
         EXPECT_THAT(message_of([&] { model.context.set_owner(0, DDP_OWNER_WHOLE); }),
                     HasSubstr("committed already"));
         ddp_piece piece{};
