@@ -10,6 +10,7 @@
 #include "kernels/arithmetic.h"
 #include "kernels/dtype.h"
 #include "kernels/on_device.h"
+#include "util/interrupt.h"
 
 namespace libddp {
 namespace {
@@ -193,6 +194,13 @@ void Publisher::take(ReducerParts& parts, std::size_t b) {
 void Publisher::finish(ReducerParts& parts) {
     for (std::size_t b = 0; b < parts.layout->size(); ++b) take(parts, b);
     parts.model.streams.leave();
+}
+
+void Publisher::drain(const Deadline& deadline) {
+    const interrupt::Off off;
+    const Lock lock(mutex_);
+    for (const auto& [bucket, parcel] : parcels_)
+        if (parcel->work && !parcel->work->wait(deadline)) return;
 }
 
 std::shared_ptr<Publisher::Parcel> Publisher::find(std::size_t bucket) {

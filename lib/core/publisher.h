@@ -41,6 +41,8 @@ public:
     // on the parameter's device, for which the host then does not wait. Throws what went wrong. Any
     // thread.
     void wait(ReducerParts& parts, std::int32_t param, std::optional<void*> stream);
+    // Waits for values that are under way, well or badly, at most until the deadline.
+    void drain(const Deadline& deadline);
     // After another group has come: what was on its way is lost. Gradients in buckets are zero, if
     // values stood there.
     void forget(ReducerParts& parts);

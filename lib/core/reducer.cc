@@ -86,6 +86,8 @@ Reducer::~Reducer() {
 void Reducer::end_work() {
     LaunchQueue& queue = parts_.queue;
     Group& group = *parts_.group;
+    if (parts_.observers.publisher && !group.broken())
+        parts_.observers.publisher->drain(Deadline::after_ms(kDrainMs));
     // The others wait for gradients that this rank will never announce, unless there are no others.
     const bool missed =
         parts_.phase.load(std::memory_order_acquire) == Phase::kFilling && !queue.all_launched();

@@ -2,6 +2,7 @@
 // updates all.
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <functional>
@@ -299,6 +300,22 @@ TEST(Shard, ValuesAreThoseOfTheirOwners) {
             }
         }
         EXPECT_NEAR(sum, 1503 * 22.0 / 3, 500);
+    });
+}
+
+// A rank that has no more use for the values leaves when the others have them.
+TEST(Shard, AContextThatIsFreedLetsItsValuesArrive) {
+    on_ranks({2, "tcp"}, [](int rank, ddp_group* group) {
+        Sharded model(group, 0, false);
+        model.context.commit();
+        for (const ddp_piece& piece : model.context.pieces())
+            std::fill_n(static_cast<float*>(piece.value), piece.count, 7.0f);
+        model.context.publish();
+        if (rank == 0) return;
+        for (int p = 0; p < model.count(); ++p) {
+            model.context.wait_value(p);
+            EXPECT_THAT(model.data[static_cast<std::size_t>(p)], testing::Each(7.0f));
+        }
     });
 }
 
