@@ -307,6 +307,11 @@ class Shards(torch_case.OnRanks):
                     for key, value in state.items():
                         self.assertTrue(torch.equal(found["state"][number][key], value), (number, key))
             self.assert_same(dict(model.module.named_parameters()), expected)
+            optimizer.consolidate_state_dict()
+            self.loss(model, Transformer, 4).backward()
+            optimizer.step()
+            with support.raises(self, ddp.InvalidStateError, "after the last step()"):
+                optimizer.state_dict()
 
     def test_state_goes_on_elsewhere(self):
         """Saved by all ranks, loaded by other worlds, and by the optimizer that is not sharded."""
