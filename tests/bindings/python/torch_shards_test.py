@@ -425,6 +425,8 @@ class Shards(torch_case.OnRanks):
             ShardedOptimizer(model.parameters(), AdamW, ddp.Group(0, 1))
         with support.raises(self, ddp.MismatchError, "params: group 0", "other parameters or options"):
             ShardedOptimizer(model.parameters(), AdamW, lr=0.1 + 0.1 * self.rank)
+        with support.raises(self, ddp.MismatchError, "params: group 0", "another optimizer"):
+            ShardedOptimizer(model.parameters(), type("Other", (AdamW,), {}) if self.rank else AdamW)
         optimizer = ShardedOptimizer(model.parameters(), AdamW, self.group, parameters_as_bucket_view=True)
         with support.raises(self, ValueError, "has a ShardedOptimizer already"):
             ShardedOptimizer(model.parameters(), SGD, lr=0.1)
