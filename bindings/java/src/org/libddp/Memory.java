@@ -238,13 +238,17 @@ public final class Memory {
                 part, address + i * items * dtype.size(), dtype, items, extents, readOnly, device);
     }
 
-    /** So many elements, after `first` others, of memory of the CPU. */
+    /** So many elements, after `first` others. */
     Memory range(long first, long items) {
-        Buffer buffer = ((Buffer) root).duplicate();
-        int step = (int) (buffer.remaining() / count);
-        int begin = buffer.position() + (int) (first * step);
-        buffer.limit(begin + (int) (items * step)).position(begin);
-        return new Memory(buffer, address + first * dtype.size(), dtype, items, new long[] {items},
+        Object part = root;
+        if (device.isCpu()) {
+            Buffer buffer = ((Buffer) root).duplicate();
+            int step = (int) (buffer.remaining() / count);
+            int begin = buffer.position() + (int) (first * step);
+            buffer.limit(begin + (int) (items * step)).position(begin);
+            part = buffer;
+        }
+        return new Memory(part, address + first * dtype.size(), dtype, items, new long[] {items},
                 readOnly, device);
     }
 
