@@ -42,6 +42,7 @@ function piece_of(ctx::Context, index::Int32)
     end
     found = told[]
     parameter = ctx.parameters[found.param + 1]
+    parameter.device == CPU || throw(ArgumentError("$(repr(parameter.name)) is on $(parameter.device), and pieces are arrays of the CPU"))
     range = (Int(found.first) + 1):Int(found.first + found.count)
     gradient = parameter.grad === nothing ? grad_view(ctx, parameter) : parameter.grad
     return Piece(parameter, range, found.replicated == 1, view(vec(parameter.data), range), view(vec(gradient), range))

@@ -52,8 +52,8 @@ class ShardedOptimizer(torch.optim.Optimizer):
         self.optim = optimizer_class([self._own(group) for group in self.param_groups], **defaults)
         self.defaults = self.optim.defaults
         _copy_options(self.optim.param_groups, self.param_groups)
-        self._steps._compare([(f"params: group {i}", self._described(group)) for i, group in enumerate(self.param_groups)],
-                             "it has other parameters or options on rank {} than on rank 0")
+        self._steps._compare([(f"params: group {i}", optimizer_class.__qualname__, self._described(group)) for i, group in enumerate(self.param_groups)],
+                             "it has another optimizer, other parameters or options on rank {} than on rank 0")
         self._shards.add(self, self._indices)
         self._consolidated = None
 

@@ -111,7 +111,6 @@ class Shards:
         if optimizer not in self._left:
             raise InvalidStateError("step() was called twice after one backward pass, or after a backward pass in no_sync(): the gradients that it "
                                     "needs are gone with the values that were sent. Each synced backward pass has one step of each optimizer")
-        self.wait()
         return True
 
     def has_gradients(self, optimizer):

@@ -5,6 +5,7 @@ import weakref
 from typing import Any, List
 
 from . import _ddp
+from ._arrays import device_of
 from ._context_state import ContextState, Parameter
 from ._ddp import Memory
 from ._errors import InvalidStateError
@@ -40,14 +41,14 @@ class Piece:
     def value(self) -> Memory:
         """Where the elements are in the registered array: numpy.asarray(piece.value) or torch.from_dlpack(...)."""
         self._context()
-        return Memory.at(self._value, self.param.dtype, (self.count,), self.param.data)
+        return Memory.at(self._value, self.param.dtype, (self.count,), self.param.data, False, device_of(self.param.device))
 
     @property
     def gradient(self) -> Memory:
         """Where their mean is after finalize, in the registered array or in a bucket. Take it once: arrays over it stay right as
         long as the pieces do."""
         owner = self._context()._layout() if self.param.grad is None else self.param.grad
-        return Memory.at(self._gradient, self.param.grad_dtype, (self.count,), owner)
+        return Memory.at(self._gradient, self.param.grad_dtype, (self.count,), owner, False, device_of(self.param.device))
 
     def _context(self) -> "ShardMethods":
         context = self._context_ref()

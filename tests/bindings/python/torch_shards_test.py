@@ -307,6 +307,11 @@ class Shards(torch_case.OnRanks):
                     for key, value in state.items():
                         self.assertTrue(torch.equal(found["state"][number][key], value), (number, key))
             self.assert_same(dict(model.module.named_parameters()), expected)
+            optimizer.consolidate_state_dict()
+            self.loss(model, Transformer, 4).backward()
+            optimizer.step()
+            with support.raises(self, ddp.InvalidStateError, "after the last step()"):
+                optimizer.state_dict()
 
     def test_state_goes_on_elsewhere(self):
         """Saved by all ranks, loaded by other worlds, and by the optimizer that is not sharded."""
@@ -420,6 +425,8 @@ class Shards(torch_case.OnRanks):
             ShardedOptimizer(model.parameters(), AdamW, ddp.Group(0, 1))
         with support.raises(self, ddp.MismatchError, "params: group 0", "other parameters or options"):
             ShardedOptimizer(model.parameters(), AdamW, lr=0.1 + 0.1 * self.rank)
+        with support.raises(self, ddp.MismatchError, "params: group 0", "another optimizer"):
+            ShardedOptimizer(model.parameters(), type("Other", (AdamW,), {}) if self.rank else AdamW)
         optimizer = ShardedOptimizer(model.parameters(), AdamW, self.group, parameters_as_bucket_view=True)
         with support.raises(self, ValueError, "has a ShardedOptimizer already"):
             ShardedOptimizer(model.parameters(), SGD, lr=0.1)

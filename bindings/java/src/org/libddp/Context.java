@@ -430,6 +430,57 @@ public final class Context extends Hooks implements AutoCloseable {
                 view[0], parameter.gradDtype(), parameter.shape(), held, parameter.device());
     }
 
+    // SHARDS
+
+    /**
+     * Says who is to own a parameter, before {@link #commit} and alike on all ranks. At first each
+     * rank owns a range of its elements.
+     *
+     * @param parameter a parameter of this context, which has {@link ContextOptions#shard}
+     * @param owner who is to own it
+     * @param cost with Owner.WHOLE, of an update, beside those of other such parameters: the most
+     *     expensive goes first, to the rank that has least. 0: the number of elements
+     */
+    public void setOwner(Parameter parameter, Owner owner, double cost) {
+        ddp.ddp_set_owner(handle, own(parameter), owner.code, cost);
+    }
+
+    /**
+     * {@return what this rank owns, in the order of parameters: at most one piece of each. They
+     * stay until {@link #setGroup}; buffers that are kept longer are harmless}
+     */
+    public List<Piece> pieces() {
+        List<Piece> all = new ArrayList<>();
+        try (ddp_piece found = new ddp_piece()) {
+            for (int i = 0; i < ddp.ddp_piece_count(handle); ++i) {
+                ddp.ddp_piece_get(handle, i, found);
+                Parameter of = parameters.get(found.getParam());
+                long first = found.getFirst();
+                long count = found.getCount();
+                Memory gradient = of.grad() == null ? gradView(of) : of.grad();
+                all.add(new Piece(of, first, count, found.getReplicated() == 1,
+                        of.data().range(first, count), gradient.range(first, count)));
+            }
+        }
+        return all;
+    }
+
+    /** After the update, on every rank and in each synced step: sends the values of this rank's
+     * pieces to the others. Gradients that live in buckets are gone. Collective. */
+    public void publish() {
+        handle.call(() -> ddp.ddp_publish(handle));
+    }
+
+    /**
+     * Waits until the parameter has its new value on this rank.
+     *
+     * @param parameter a parameter of this context
+     */
+    public void awaitValue(Parameter parameter) {
+        int index = own(parameter);
+        handle.call(() -> ddp.ddp_wait_value(handle, index));
+    }
+
     /**
      * The reduced gradient of a sparse parameter: copies of its rows.
      *

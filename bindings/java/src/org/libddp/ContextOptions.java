@@ -26,6 +26,7 @@ public final class ContextOptions {
     long verifyInterval;
     private boolean verifyBuffers;
     private boolean autotune;
+    private boolean shard;
 
     /**
      * A bucket is closed once it holds at least this many bytes of gradients.
@@ -296,6 +297,18 @@ public final class ContextOptions {
         return this;
     }
 
+    /**
+     * Each rank updates a share of the parameters: {@link Context#pieces} and {@link
+     * Context#publish}.
+     *
+     * @param value false by default
+     * @return this
+     */
+    public ContextOptions shard(boolean value) {
+        shard = value;
+        return this;
+    }
+
     void fill(ddp_context_options made) {
         made.setBucket_cap_bytes(notNegative("bucketCap", bucketCap));
         made.setFirst_bucket_cap_bytes(notNegative("firstBucketCap", firstBucketCap));
@@ -324,7 +337,7 @@ public final class ContextOptions {
                 | flag(refuseNonfinite, ddp.DDP_CONTEXT_REFUSE_NONFINITE)
                 | flag(skipNonfinite, ddp.DDP_CONTEXT_SKIP_NONFINITE)
                 | flag(verifyBuffers, ddp.DDP_CONTEXT_VERIFY_BUFFERS)
-                | flag(autotune, ddp.DDP_CONTEXT_AUTOTUNE);
+                | flag(autotune, ddp.DDP_CONTEXT_AUTOTUNE) | flag(shard, ddp.DDP_CONTEXT_SHARD);
     }
 
     private static long notNegative(String what, long value) {

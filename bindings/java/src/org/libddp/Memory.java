@@ -238,6 +238,20 @@ public final class Memory {
                 part, address + i * items * dtype.size(), dtype, items, extents, readOnly, device);
     }
 
+    /** So many elements, after `first` others. */
+    Memory range(long first, long items) {
+        Object part = root;
+        if (device.isCpu()) {
+            Buffer buffer = ((Buffer) root).duplicate();
+            int step = (int) (buffer.remaining() / count);
+            int begin = buffer.position() + (int) (first * step);
+            buffer.limit(begin + (int) (items * step)).position(begin);
+            part = buffer;
+        }
+        return new Memory(part, address + first * dtype.size(), dtype, items, new long[] {items},
+                readOnly, device);
+    }
+
     Memory typed(String what, Dtype expected) {
         if (dtype == expected) return this;
         throw wrong(what, "its type is " + dtype + ", but " + expected + " is expected");

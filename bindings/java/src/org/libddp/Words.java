@@ -90,6 +90,7 @@ final class Words {
             return option + (prefix.equals("DDP_PARAM_") ? "()" : no ? "(false)" : "(true)");
         }
         if (name.startsWith("DDP_REDUCTION_")) return "Reduction." + name.substring(14);
+        if (name.startsWith("DDP_OWNER_")) return "Owner." + name.substring(10);
         if (name.startsWith("DDP_OUTER_")) return "Averager.Outer." + name.substring(10);
         if (name.startsWith("DDP_ERROR_")) return error(name);
         return name.substring(4);
@@ -162,7 +163,8 @@ final class Words {
                 "Bucket.gradients", "store_wait", "Store.await", "store_list_keys", "Store.keys",
                 "work_test", "Work.isDone", "work_wait", "Work.await", "shard_range", "Shard.of",
                 "set_interrupt_check", "Thread.interrupt", "error_create", "the exception",
-                "outer_options_init_sized", "Averager.setOuter"};
+                "outer_options_init_sized", "Averager.setOuter", "wait_value", "Context.awaitValue",
+                "piece_get", "Context.pieces", "piece_count", "Context.pieces"};
         for (int i = 0; i < pairs.length; i += 2) made.put("ddp_" + pairs[i], pairs[i + 1]);
         return Map.copyOf(made);
     }

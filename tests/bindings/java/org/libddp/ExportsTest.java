@@ -66,6 +66,8 @@ class ExportsTest {
         assertEquals(List.of(ddp.DDP_REDUCTION_MEAN, ddp.DDP_REDUCTION_SUM,
                              ddp.DDP_REDUCTION_WEIGHTED_MEAN),
                 Arrays.stream(Reduction.values()).map(each -> each.code).toList());
+        assertEquals(List.of(ddp.DDP_OWNER_ELEMENTS, ddp.DDP_OWNER_WHOLE, ddp.DDP_OWNER_REPLICATED),
+                Arrays.stream(Owner.values()).map(each -> each.code).toList());
         assertEquals(List.of(ddp.DDP_DEVICE_CPU, ddp.DDP_DEVICE_CUDA),
                 Arrays.stream(Device.Type.values()).map(type -> type.code).toList());
     }

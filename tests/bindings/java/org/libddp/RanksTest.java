@@ -94,6 +94,73 @@ class RanksTest {
         turns.close();
     }
 
+    /** Momentum, element by element; the values of ranks that update all. */
+    @Test
+    void shards() {
+        float[][] expected = trainWithMomentum(null);
+        for (Owner owner : Owner.values()) {
+            float[][] found = trainWithMomentum(owner);
+            for (int p = 0; p < 4; ++p) assertArrayEquals(expected[p], found[p]);
+        }
+        try (Context ctx = make(group, new ContextOptions().shard(true))) {
+            raises(DdpException.InvalidArgument.class, "which is for Owner.WHOLE",
+                    () -> ctx.setOwner(ctx.parameters().get(0), Owner.ELEMENTS, 2));
+            ctx.parameters().forEach(Ranks::announce);
+            ctx.finalizeStep();
+            raises(DdpException.InvalidState.class, "call Context.publish after the optimizer",
+                    () -> ctx.parameters().forEach(Ranks::announce));
+            ctx.publish();
+        }
+        try (Context ctx = make(group, new ContextOptions())) {
+            assertEquals(List.of(), ctx.pieces());
+            raises(DdpException.InvalidState.class, "shard(true)", ctx::publish);
+        }
+    }
+
+    /** Values after some steps whose gradients are whole numbers. owner: null: not sharded. */
+    private static float[][] trainWithMomentum(Owner owner) {
+        ContextOptions options = new ContextOptions().shard(owner != null).bucketCap(2000);
+        try (Context ctx = new Context(group, options)) {
+            for (int i = 0; i < 4; ++i)
+                ctx.register("p" + i, full(SIZE, rank), i % 2 == 1 ? full(SIZE, 0) : null, SIZE);
+            for (Parameter each : ctx.parameters())
+                if (owner != null) ctx.setOwner(each, owner, owner == Owner.WHOLE ? 3 : 0);
+            ctx.commit();
+            List<Piece> pieces = owner != null ? ctx.pieces() : new ArrayList<>();
+            if (owner == null) {
+                for (Parameter each : ctx.parameters())
+                    pieces.add(new Piece(each, 0, SIZE, true, each.data(), null));
+            }
+            float[][] speeds = new float[pieces.size()][];
+            for (int i = 0; i < speeds.length; ++i)
+                speeds[i] = new float[(int) pieces.get(i).count()];
+            for (int step = 0; step < 4; ++step) {
+                ctx.stepBegin();
+                ctx.parameters().forEach(Ranks::announce);
+                ctx.finalizeStep();
+                for (int i = 0; i < speeds.length; ++i) {
+                    Piece piece = pieces.get(i);
+                    FloatBuffer value = piece.value().floats();
+                    FloatBuffer gradient = piece.gradient() == null ? gradient(piece.parameter())
+                                                                    : piece.gradient().floats();
+                    assertEquals(piece.count(), value.remaining());
+                    for (int k = 0; k < speeds[i].length; ++k) {
+                        speeds[i][k] = 0.9f * speeds[i][k] + gradient.get(k);
+                        value.put(k, value.get(k) - 0.01f * speeds[i][k]);
+                    }
+                }
+                if (owner != null) {
+                    ctx.publish();
+                    ctx.parameters().forEach(ctx::awaitValue);
+                }
+            }
+            return ctx.parameters()
+                    .stream()
+                    .map(p -> array(p.data().floats()))
+                    .toArray(float[][] ::new);
+        }
+    }
+
     @Test
     void inPlace() {
         FloatBuffer weights = full(12, rank), gradients = full(14, 0), bias = gradients.duplicate();
