@@ -51,6 +51,7 @@
 %include "ddp/participation.h"
 %include "ddp/freeze.h"
 %include "ddp/plan.h"
+%include "ddp/norm.h"
 %include "ddp/overlap.h"
 %include "ddp/stats.h"
 %include "ddp/builtin_hooks.h"

@@ -89,12 +89,15 @@ ddp_number_result(int32_t, exists)
 ddp_number_result(int32_t, deleted)
 ddp_number_result(int32_t, ranks)
 ddp_number_result(int32_t, devices)
+ddp_number_result(int32_t, norm)
 ddp_number_result(ddp_param, param)
 ddp_number_result(ddp_param, first)
 ddp_number_result(int64_t, sum)
 ddp_number_result(int64_t, count)
 ddp_number_result(int64_t, begin)
 ddp_number_result(int64_t, end)
+%typemap(in, numinputs=0) double* value (double number = 0) { $1 = &number; }
+%typemap(argout) double* value { $result = DDP_PY_APPEND($result, PyFloat_FromDouble(*$1)); }
 
 %typemap(in) (const ddp_param* params, size_t count) (int32_t* list = NULL) {
     if (!ddp_py_int32_list($input, &list, &$2)) SWIG_fail;

@@ -148,6 +148,31 @@ public:
     using BucketFunction = std::function<void(ddp_group* group, ddp_bucket* bucket)>;
 
     /* Shards: shard.h. */
+    /* norm.h. All parameters, or these. */
+    std::int32_t track_grad_norm(double p = 2) {
+        std::int32_t norm = -1;
+        detail::call(ddp_track_grad_norm, get(), p, static_cast<const ddp_param*>(nullptr),
+                     std::size_t{0}, &norm);
+        return norm;
+    }
+    std::int32_t track_grad_norm(double p, const std::vector<ddp_param>& params) {
+        static const ddp_param none = -1; /* an empty list is not NULL */
+        std::int32_t norm = -1;
+        detail::call(ddp_track_grad_norm, get(), p, params.empty() ? &none : params.data(),
+                     params.size(), &norm);
+        return norm;
+    }
+    double grad_norm(std::int32_t norm) {
+        double value = 0;
+        detail::call(ddp_grad_norm, get(), norm, &value);
+        return value;
+    }
+    double clip_grad_norm(std::int32_t norm, double max_norm) {
+        double value = 0;
+        detail::call(ddp_clip_grad_norm, get(), norm, max_norm, &value);
+        return value;
+    }
+
     void set_owner(ddp_param param, ddp_owner owner, double cost = 0) {
         detail::call(ddp_set_owner, get(), param, owner, cost);
     }

@@ -284,7 +284,7 @@ ddp_status ddp_register_param(ddp_context* context, const ddp_param_desc* desc, 
 ddp_status ddp_register_buffer(ddp_context* context, const ddp_param_desc* desc,
                                ddp_error** error) {
     return guard(error, "ddp_register_buffer",
-                 [&] { context_of(context).building().add_buffer(read_param(desc, 0)); });
+                 [&] { context_of(context).building().table.add_buffer(read_param(desc, 0)); });
 }
 
 ddp_status ddp_commit(ddp_context* context, ddp_error** error) {

@@ -36,11 +36,11 @@ ddp_status ddp_set_owner(ddp_context* context, ddp_param param, ddp_owner owner,
                       ", which is for DDP_OWNER_WHOLE");
         if (!c.model().options.reducer.shard)
             fail_call(DDP_ERROR_INVALID_STATE, "create the context with DDP_CONTEXT_SHARD");
-        c.building().set_owner(param,
-                               owner == DDP_OWNER_WHOLE        ? Owner::kOne
-                               : owner == DDP_OWNER_REPLICATED ? Owner::kAll
-                                                               : Owner::kEachItsElements,
-                               cost);
+        c.building().table.set_owner(param,
+                                     owner == DDP_OWNER_WHOLE        ? Owner::kOne
+                                     : owner == DDP_OWNER_REPLICATED ? Owner::kAll
+                                                                     : Owner::kEachItsElements,
+                                     cost);
     });
 }
 

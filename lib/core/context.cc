@@ -17,6 +17,20 @@ void agree_on_ranges(ParamTable& table, Group& group, const OpTag& of) {
     if (table.any_in_place()) table.set_follows(agree_on_neighbours(group, of, table.neighbours()));
 }
 
+// Throws UNSUPPORTED if what was asked for needs the gradients of all ranks.
+void require_reducing(const Model& model, const Hook& hook) {
+    if (hook.keeps_models_alike()) return;
+    if (model.options.reducer.shard)
+        fail_call(DDP_ERROR_UNSUPPORTED,
+                  "with DDP_CONTEXT_SHARD the owner of an element needs the "
+                  "gradients of all ranks, and the hook ",
+                  hook.name(), " does not reduce them");
+    if (!model.norms.empty())
+        fail_call(DDP_ERROR_UNSUPPORTED,
+                  "ddp_track_grad_norm asks for norms of what all ranks reduce, and the hook ",
+                  hook.name(), " does not reduce gradients");
+}
+
 }  // namespace
 
 std::vector<std::int32_t> Context::register_params(std::vector<Param> params) {
@@ -25,9 +39,9 @@ std::vector<std::int32_t> Context::register_params(std::vector<Param> params) {
     return model_.table.add_params(std::move(params));
 }
 
-ParamTable& Context::building() {
+Model& Context::building() {
     require_building();
-    return model_.table;
+    return model_;
 }
 
 // Its first parameter that is frozen; -1: none.
@@ -48,10 +62,12 @@ void Context::commit() {
     require_building();
     group_->require_unbroken();
     introduce(*number_);
-    std::string header = model_.options.text();
+    model_.complete_norms();
+    std::string header = model_.text();
     const auto& plan_text = building_.plan_text;
     if (plan_text) header += str(", adopted plan ", std::hex, Hash().add(*plan_text).value());
     agree_on_model(*group_, number_->tag(), header, model_.table.lines());
+    require_reducing(model_, *building_.hook);
     model_.check();  // after the ranks have compared their tables, so that all of them fail
     for (const Param* p : model_.all()) model_.streams.require(p->device);
     const StreamScope order(model_.streams);
@@ -97,11 +113,7 @@ const HookPtr& Context::hook() const {
 
 void Context::set_hook(HookPtr hook) {
     if (!hook) hook = std::make_shared<AllreduceHook>();
-    if (model_.options.reducer.shard && !hook->keeps_models_alike())
-        fail_call(DDP_ERROR_UNSUPPORTED,
-                  "with DDP_CONTEXT_SHARD the owner of an element needs the "
-                  "gradients of all ranks, and the hook ",
-                  hook->name(), " does not reduce them");
+    require_reducing(model_, *hook);
     hook_name_ = hook->name();
     if (auto* reducer = this->reducer())
         reducer->set_hook(std::move(hook));
@@ -136,7 +148,7 @@ void Context::set_group(std::shared_ptr<Group> group) {
     reducer.leave_group(*group);
     auto number = std::make_unique<ContextNumber>(group);
     introduce(*number);
-    agree_on_model(*group, number->tag(), model_.options.text(), model_.table.lines());
+    agree_on_model(*group, number->tag(), model_.text(), model_.table.lines());
     agree_on_ranges(model_.table, *group, number->tag());
     group_ = group;
     number_ = std::move(number);

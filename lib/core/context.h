@@ -29,8 +29,8 @@ public:
 
     // All or none.
     std::vector<std::int32_t> register_params(std::vector<Param> params);
-    // The table, to which buffers and facts may be added. Throws after commit.
-    ParamTable& building();
+    // The model, to which buffers and facts may be added. Throws after commit.
+    Model& building();
     void commit();
 
     void step_begin();

@@ -1,10 +1,13 @@
 #include "core/model.h"
 
+#include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "device/device.h"
 #include "kernels/dtype.h"
 #include "util/error.h"
+#include "util/hash.h"
 
 namespace libddp {
 namespace {
@@ -68,12 +71,67 @@ std::string ContextOptions::text() const {
     return result;
 }
 
+std::string TrackedNorm::text() const {
+    const char* const names[] = {"1", "2", "infinity"};
+    std::string result = str(names[static_cast<int>(kind)], " of ");
+    if (all) return result + "all";
+    Hash which;
+    for (const std::int32_t id : params) which.add(static_cast<std::uint64_t>(id));
+    return str(result, params.size(), " parameters (", std::hex, which.value(), ")");
+}
+
+std::string Model::text() const {
+    std::string result = options.text();
+    for (std::size_t i = 0; i < norms.size(); ++i)
+        result += str(", norm ", i, ": ", norms[i].text());
+    return result;
+}
+
+std::int32_t Model::track(TrackedNorm norm) {
+    std::sort(norm.params.begin(), norm.params.end());
+    for (const std::int32_t id : norm.params) table.require(id);
+    const auto twice = std::adjacent_find(norm.params.begin(), norm.params.end());
+    if (twice != norm.params.end())
+        throw CallError({DDP_ERROR_INVALID_ARGUMENT,
+                         str("'", table[*twice].name, "' is in params twice"), -1, *twice});
+    norms.push_back(std::move(norm));
+    return static_cast<std::int32_t>(norms.size()) - 1;
+}
+
+void Model::complete_norms() {
+    for (TrackedNorm& norm : norms) {
+        norm.params.resize(norm.all ? table.params().size() : norm.params.size());
+        if (norm.all) std::iota(norm.params.begin(), norm.params.end(), 0);
+    }
+}
+
+void Model::check_norms() const {
+    if (!norms.empty() && options.reducer.keep_local_unused)
+        fail_call(DDP_ERROR_UNSUPPORTED,
+                  "with DDP_CONTEXT_KEEP_LOCAL_UNUSED gradients differ between ranks, and have no "
+                  "norm in common (ddp_track_grad_norm)");
+    for (const TrackedNorm& norm : norms)
+        for (const std::int32_t id : norm.params) {
+            const Param& p = table[id];
+            if (p.ignored || (is_cpu(p.device) && is_floating(p.gradient.dtype))) continue;
+            const std::string what =
+                is_cpu(p.device)
+                    ? str(dtype_name(p.gradient.dtype), ", which has no norm")
+                    : str("on ", device_name(p.device), ", and norms are counted on the CPU only");
+            throw CallError({DDP_ERROR_UNSUPPORTED,
+                             str("parameter '", p.name, "' is ", what,
+                                 "; give ddp_track_grad_norm a list without it"),
+                             -1, id});
+        }
+}
+
 void Model::copy_if_checked(Param& param) const {
     if (options.reducer.check && param.in_place.memory)
         param.grad = std::exchange(param.in_place.memory, nullptr);
 }
 
 void Model::check() const {
+    check_norms();
     bool any = false;
     for (std::int32_t id = 0; id < table.size(); ++id) {
         const Param& p = table[id];

@@ -10,6 +10,7 @@
 #include "core/device_streams.h"
 #include "core/param_table.h"
 #include "core/plan.h"
+#include "kernels/arithmetic.h"
 
 namespace libddp {
 
@@ -55,10 +56,27 @@ struct ContextOptions {
     std::string text() const;
 };
 
+// A norm that the program asks for.
+struct TrackedNorm {
+    cpu::NormKind kind = cpu::NormKind::kSquares;
+    bool all = false;                  // params follow at ddp_commit
+    std::vector<std::int32_t> params;  // in their order
+
+    std::string text() const;
+};
+
 struct Model {
     const ContextOptions options;
     ParamTable table;
     ContextStreams streams;  // of all devices in the table
+    std::vector<TrackedNorm> norms{};
+
+    // All that must be the same on every rank, besides the table's lines.
+    std::string text() const;
+    // Another norm; its number.
+    std::int32_t track(TrackedNorm norm);
+    // Takes the parameters of norms of all.
+    void complete_norms();
 
     // The program may write a gradient that is checked at any time, so that gradient is copied and
     // never reduced in place.
@@ -71,6 +89,9 @@ struct Model {
     std::vector<std::string> param_names() const;
     // Whether ranks exchange at the beginning of each step.
     bool exchanges() const { return options.join || options.weighted; }
+
+private:
+    void check_norms() const;
 };
 
 }  // namespace libddp

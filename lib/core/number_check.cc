@@ -4,6 +4,7 @@
 #include <cstddef>
 
 #include "comm/verdict.h"
+#include "core/norms.h"
 #include "core/reducer_parts.h"
 #include "kernels/arithmetic.h"
 #include "kernels/dtype.h"
@@ -113,11 +114,21 @@ void NumberCheck::note(const BadNumber& bad) {
     any_.store(true, std::memory_order_release);
 }
 
-// One byte in every step. Only if a rank has found something they tell each other what.
-std::optional<ErrorInfo> NumberCheck::agree(Group& group, std::int64_t step, const OpTag& tag) {
-    std::uint8_t bad = any() ? 1 : 0;
-    if (group.world() > 1)
-        group.run({DDP_COLLECTIVE_ALLREDUCE, nullptr, &bad, 1, DDP_U8, DDP_MAX}, tag);
+// One byte in every step, which travels with the norms where these travel.
+std::uint8_t NumberCheck::on_any_rank(ReducerParts& parts, std::uint8_t bad, const OpTag& tag) {
+    Norms* const norms = parts.observers.norms;
+    if (norms && norms->exchanges(parts)) return norms->add_up(parts, bad, tag);
+    if (parts.group->world() > 1)
+        parts.group->run({DDP_COLLECTIVE_ALLREDUCE, nullptr, &bad, 1, DDP_U8, DDP_MAX}, tag);
+    return bad;
+}
+
+// Only if a rank has found something they tell each other what.
+std::optional<ErrorInfo> NumberCheck::agree(ReducerParts& parts) {
+    Group& group = *parts.group;
+    const std::int64_t step = parts.step->number;
+    const OpTag tag = parts.queue.step_tag(Purpose::kNumbers);
+    const std::uint8_t bad = on_any_rank(parts, any() ? 1 : 0, tag);
     agreed_ = true;
     if (bad == 0) return std::nullopt;
     std::vector<BadNumber> all(static_cast<std::size_t>(group.world()));
@@ -179,9 +190,10 @@ void NumberCheck::before_results(ReducerParts& parts) {
     for (std::size_t b = 0; b < parts.layout->size(); ++b) {
         const ddp_bucket& bucket = parts.queue.wait(b);
         if (any()) continue;
+        if (parts.observers.norms) parts.observers.norms->count(parts, bucket);
         if (const auto bad = in_result(parts, bucket)) note(*bad);
     }
-    step.skipped = agree(*parts.group, step.number, parts.queue.step_tag(Purpose::kNumbers));
+    step.skipped = agree(parts);
 }
 
 void NumberCheck::on_bucket(ReducerParts& parts, const ddp_bucket& bucket) {
@@ -193,8 +205,10 @@ void NumberCheck::on_bucket(ReducerParts& parts, const ddp_bucket& bucket) {
 std::optional<BadNumber> NumberCheck::in_result(ReducerParts& parts,
                                                 const ddp_bucket& bucket) const {
     if (!parts.queue.sent(static_cast<std::size_t>(bucket.index))) return std::nullopt;
+    const Norms* const norms = parts.observers.norms;
     for (const auto& tensor : bucket.tensors) {
         std::optional<BadNumber> bad;
+        if (norms && norms->finite(tensor.param)) continue;
         if (table_[tensor.param].sparse)
             bad = in_rows(tensor.param, parts.gradients.rows().reduced(tensor.param),
                           BadNumber::kResult);

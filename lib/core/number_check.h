@@ -59,7 +59,8 @@ private:
     bool any() const { return any_.load(std::memory_order_acquire); }
     // Why all ranks skip the step, in the same words; nothing if no rank wants to. Collective. tag:
     // the step's.
-    std::optional<ErrorInfo> agree(Group& group, std::int64_t step, const OpTag& tag);
+    std::optional<ErrorInfo> agree(ReducerParts& parts);
+    static std::uint8_t on_any_rank(ReducerParts& parts, std::uint8_t bad, const OpTag& tag);
     std::optional<BadNumber> look(std::int32_t param, BadNumber::Where where, const void* data,
                                   std::size_t count, ddp_dtype dtype) const;
     std::optional<BadNumber> found(std::int32_t param, BadNumber::Where where, const void* data,

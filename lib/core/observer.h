@@ -12,6 +12,7 @@
 namespace libddp {
 
 struct ReducerParts;
+class Norms;
 class NumberCheck;
 class Publisher;
 class StepCheck;
@@ -46,6 +47,8 @@ struct Observers {
     Unused* unused = nullptr;
     StepCheck* check = nullptr;
     NumberCheck* numbers = nullptr;
+    // One that all others may ask.
+    Norms* norms = nullptr;
     // One that sends new values between steps.
     Publisher* publisher = nullptr;
     // A function of the program's is told of each result (ddp_set_reduced_callback).

@@ -6,6 +6,7 @@
 #include "comm/link.h"
 #include "core/agreement.h"
 #include "core/hook_state.h"
+#include "core/norms.h"
 #include "core/number_check.h"
 #include "core/publisher.h"
 #include "core/step_check.h"
@@ -34,6 +35,8 @@ Observers observers_of(const Model& model) {
     if (o.check_interval > 0 || o.verify_interval > 0)
         add(std::make_unique<ValueCheck>(
             model.table, std::vector{o.check_interval, o.verify_interval}, o.verify_buffers));
+    // Before the next, which asks it.
+    if (!model.norms.empty()) result.norms = add(std::make_unique<Norms>(model));
     if (o.nonfinite != Nonfinite::kPass)
         result.numbers =
             add(std::make_unique<NumberCheck>(model.table, o.nonfinite == Nonfinite::kSkip));

@@ -175,6 +175,12 @@ void Results::require_updates() const {
         fail_call(DDP_ERROR_UNSUPPORTED,
                   "the context has parameters on a device; update them after ddp_finalize_on, and "
                   "call ddp_publish");
+    if (parts_.observers.norms)
+        fail_call(
+            DDP_ERROR_UNSUPPORTED,
+            "the norms that ddp_track_grad_norm asks for are known after the last bucket, and "
+            "count gradients that the update leaves alone; update after ddp_finalize, and "
+            "call ddp_publish");
 }
 
 void Results::set_update(UpdateCallback update) {
@@ -363,10 +369,7 @@ void Results::end_synced_step() {
         totals.unsent_buckets += parts_.queue.sent(b) ? 0 : 1;
     for (std::int32_t id = 0; id < parts_.model.table.size(); ++id) {
         ParamState& s = parts_.gradients[id];
-        const bool expected = s.now.role == Role::kExpected;
-        totals.used[static_cast<std::size_t>(id)] =
-            expected && unused ? unused->used_anywhere(id)
-                               : expected || s.now.role == Role::kAbsentHere;
+        totals.used[static_cast<std::size_t>(id)] = used_anywhere(parts_, id);
         s.waits_for_sync.store(false, std::memory_order_relaxed);
     }
     parts_.queue.tell_travel(totals.clock);

@@ -207,6 +207,12 @@ WorkPtr SparseGradients::launch(Group& group, std::int32_t param, double factor,
     return reduction->start(tag);
 }
 
+void SparseGradients::scale_result(std::int32_t param, double factor) {
+    std::vector<std::byte>& values = of(param).result.values;
+    const ddp_dtype dtype = table_[param].gradient.dtype;
+    cpu::scale_copy(values.data(), values.data(), values.size() / dtype_size(dtype), dtype, factor);
+}
+
 const SparseRows& SparseGradients::reduced(std::int32_t param) {
     static const SparseRows none;
     const auto& reduction = of(param).reduction;

@@ -39,6 +39,7 @@ public:
 
     const SparseRows& result(std::int32_t param) const { return params_.at(param).result; }
     void forget_result(std::int32_t param) { of(param).result = {}; }
+    void scale_result(std::int32_t param, double factor);
     // The rows that this rank gives, before launch(); and the result, when the work is done and
     // before collect().
     const SparseRows& given(std::int32_t param) { return of(param).mine; }

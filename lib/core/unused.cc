@@ -70,4 +70,11 @@ void Unused::on_forget() {
     undecided_.clear();
 }
 
+bool used_anywhere(const ReducerParts& parts, std::int32_t param) {
+    const Role role = parts.gradients[param].now.role;
+    const Unused* const unused = parts.discovering();
+    return role == Role::kExpected ? !unused || unused->used_anywhere(param)
+                                   : role == Role::kAbsentHere;
+}
+
 }  // namespace libddp

@@ -57,4 +57,7 @@ private:
     bool warned_ = false;
 };
 
+// Whether any rank used the parameter in the step, as far as that is known. At the step's end.
+bool used_anywhere(const ReducerParts& parts, std::int32_t param);
+
 }  // namespace libddp

@@ -40,6 +40,16 @@ std::size_t first_nonfinite(const void* data, std::size_t count, ddp_dtype dtype
 std::size_t scale_copy_checked(void* dst, const void* src, std::size_t count, ddp_dtype dtype,
                                double scale);
 
+// The terms of which norms are made: the sum of |x|, the sum of |x|^2, or the largest |x|.
+enum class NormKind : std::uint8_t { kMagnitudes, kSquares, kLargest };
+
+// Of a list of floating-point numbers, computed in f64. In an order that depends on nothing but
+// the list, so that the bits are the same on every machine. A NaN makes it NaN.
+double norm_terms(const void* data, std::size_t count, ddp_dtype dtype, NormKind kind);
+
+// The same of two lists together, from theirs.
+double add_norm_terms(double a, double b, NormKind kind);
+
 // dst[i] = (dst_dtype) src[i] among f16, bf16, f32, f64 (and among the complex types), rounded to
 // nearest even. Infinities and NaNs stay what they are. Buffers may not overlap. Otherwise
 // UNSUPPORTED.

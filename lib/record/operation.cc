@@ -59,6 +59,8 @@ const char* purpose_name(Purpose purpose) {
             return "the capture of a step into a graph";
         case Purpose::kPublish:
             return "ddp_publish";
+        case Purpose::kNorm:
+            return "adding up norms (ddp_track_grad_norm)";
     }
     return "an unknown purpose";
 }

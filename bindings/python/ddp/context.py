@@ -254,6 +254,25 @@ class Context(DeviceMethods, HookMethods, ShardMethods):
         return (copied(indices, _ddp.DDP_I64, (count,)),
                 copied(values, parameter.grad_dtype, (count, *parameter.shape[1:])))
 
+    # NORMS
+
+    def track_grad_norm(self, p: float = 2, params: Optional[Iterable[int]] = None) -> int:
+        """Before commit: each synced step has the p-norm (1, 2 or math.inf) of the reduced gradients of these parameters, or
+        of all that are registered. Returns the norm's number (ddp/norm.h)."""
+        chosen = list(range(len(self.parameters)) if params is None else params)
+        if not chosen:
+            raise ValueError("track_grad_norm: params is empty; give parameters, or None for all")
+        return _ddp.ddp_track_grad_norm(self._handle, p, chosen)
+
+    def grad_norm(self, norm: int) -> float:
+        """The norm in the last step, before clipping; the same on every rank. After finalize."""
+        return _ddp.ddp_grad_norm(self._handle, norm)
+
+    def clip_grad_norm(self, norm: int, max_norm: float) -> float:
+        """Multiplies the norm's gradients by min(1, max_norm / (norm + 1e-6)), as torch.nn.utils.clip_grad_norm_ does.
+        Returns the norm before. One that is not finite raises NonfiniteError on all ranks, and nothing is clipped."""
+        return _ddp.ddp_clip_grad_norm(self._handle, norm, max_norm)
+
     # WHO TAKES PART
 
     def mark_unused(self, params: Iterable[int]) -> None:

@@ -56,6 +56,40 @@ class Ranks(unittest.TestCase):
         for array in arrays:
             np.testing.assert_array_equal(array, self.everyones.sum(0))
 
+    def test_norms_and_clipping(self):
+        ctx = ddp.Context(self.group)
+        grads = [np.zeros(1000, "f4"), np.zeros(1000, "f4")]
+        for i, grad in enumerate(grads):
+            ctx.register(f"p{i}", np.zeros(1000, "f4"), grad)
+        norms = [ctx.track_grad_norm(), ctx.track_grad_norm(np.inf, [1]), ctx.track_grad_norm(1, [0])]
+        with self.assertRaises(ValueError):
+            ctx.track_grad_norm(2, [])
+        ctx.commit()
+        with self.assertRaises(ddp.InvalidStateError):
+            ctx.grad_norm(norms[0])
+        mean = self.everyones.mean(0, dtype="f8")
+        for _ in range(2):
+            ctx.step_begin()
+            for i, grad in enumerate(grads):
+                grad[:] = values(self.rank) * (i + 1)
+                ctx.grad_ready(i)
+            ctx.finalize()
+            total = float(np.sqrt(5 * (mean ** 2).sum()))
+            self.assertAlmostEqual(ctx.grad_norm(norms[0]) / total, 1, 6)
+            self.assertAlmostEqual(ctx.grad_norm(norms[1]) / (2 * mean.max()), 1, 6)
+            self.assertAlmostEqual(ctx.grad_norm(norms[2]) / mean.sum(), 1, 6)
+            self.assertEqual(ctx.clip_grad_norm(norms[0], 1), ctx.grad_norm(norms[0]))
+            np.testing.assert_allclose(grads[1], 2 * mean / (total + 1e-6), rtol=1e-5)
+        ctx.step_begin()
+        for i, grad in enumerate(grads):
+            grad[:] = np.nan if i == 1 and self.rank == 0 else 1
+            ctx.grad_ready(i)
+        ctx.finalize()
+        self.assertTrue(np.isnan(ctx.grad_norm(norms[0])))
+        with self.assertRaises(ddp.NonfiniteError) as caught:
+            ctx.clip_grad_norm(norms[0], 1)
+        self.assertEqual(caught.exception.param, 1)
+
     def test_split_and_round_robin(self):
         half = self.group.split(self.rank % 2, -self.rank)
         members = [rank for rank in reversed(range(self.world)) if rank % 2 == self.rank % 2]

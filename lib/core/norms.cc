@@ -1,0 +1,208 @@
+#include "core/norms.h"
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+
+#include "comm/verdict.h"
+#include "core/reducer_parts.h"
+#include "core/unused.h"
+#include "kernels/dtype.h"
+#include "util/error.h"
+
+namespace libddp {
+namespace {
+
+using cpu::NormKind;
+
+constexpr NormKind kKinds[] = {NormKind::kMagnitudes, NormKind::kSquares, NormKind::kLargest};
+
+std::uint8_t bit(NormKind kind) {
+    return static_cast<std::uint8_t>(1u << static_cast<unsigned>(kind));
+}
+
+double norm_of(double terms, NormKind kind) {
+    return kind == NormKind::kSquares ? std::sqrt(terms) : terms;
+}
+
+}  // namespace
+
+void Norms::Sum::add(double more, std::int32_t nonfinite_param, NormKind kind) {
+    terms = cpu::add_norm_terms(terms, more, kind);
+    if (nonfinite_param >= 0 && (nonfinite < 0 || nonfinite_param < nonfinite))
+        nonfinite = nonfinite_param;
+}
+
+Norms::Norms(const Model& model)
+    : model_(model),
+      kinds_(model.table.params().size()),
+      terms_(3 * kinds_.size()),
+      counted_(kinds_.size()),
+      clipped_(kinds_.size()) {
+    for (const TrackedNorm& norm : model.norms)
+        for (const std::int32_t id : norm.params)
+            kinds_[static_cast<std::size_t>(id)] |= bit(norm.kind);
+}
+
+void Norms::count(ReducerParts& parts, const ddp_bucket& bucket) {
+    if (!parts.queue.sent(static_cast<std::size_t>(bucket.index))) return;
+    for (const BucketTensor& tensor : bucket.tensors) {
+        const auto i = static_cast<std::size_t>(tensor.param);
+        if (counted_[i] != 0) continue;
+        counted_[i] = 1;
+        const void* numbers = nullptr;
+        auto count = static_cast<std::size_t>(tensor.owned);
+        ddp_dtype dtype = bucket.dtype;
+        if (model_.table[tensor.param].sparse) {
+            const std::vector<std::byte>& rows =
+                parts.gradients.rows().reduced(tensor.param).values;
+            numbers = rows.data();
+            count = rows.size() / dtype_size(dtype);
+        } else if (bucket.result) {
+            numbers = bucket.owned_result(tensor);
+            dtype = bucket.result_dtype;
+        } else {
+            numbers = bucket.first_owned(tensor.gradient, tensor);
+        }
+        for (const NormKind kind : kKinds)
+            if ((kinds_[i] & bit(kind)) != 0)
+                terms(tensor.param, kind) = cpu::norm_terms(numbers, count, dtype, kind);
+    }
+}
+
+bool Norms::finite(std::int32_t param) const {
+    const auto i = static_cast<std::size_t>(param);
+    const auto known = [&](NormKind kind) {
+        return (kinds_[i] & bit(kind)) != 0 &&
+               std::isfinite(terms_[3 * i + static_cast<std::size_t>(kind)]);
+    };
+    return counted_[i] != 0 && std::any_of(std::begin(kKinds), std::end(kKinds), known);
+}
+
+bool Norms::exchanges(const ReducerParts& parts) const {
+    return model_.options.reducer.shard && parts.group->world() > 1;
+}
+
+// What all ranks own rank 0 counts.
+Norms::Sum Norms::own_sum(const ReducerParts& parts, const TrackedNorm& norm) {
+    const bool counts_common = !exchanges(parts) || parts.group->rank() == 0;
+    Sum sum;
+    for (const std::int32_t id : norm.params) {
+        if (counted_[static_cast<std::size_t>(id)] == 0 || !used_anywhere(parts, id)) continue;
+        if (!counts_common && model_.table[id].gradient.owner == Owner::kAll) continue;
+        const double more = terms(id, norm.kind);
+        sum.add(more, std::isfinite(more) ? -1 : id, norm.kind);
+    }
+    return sum;
+}
+
+std::uint8_t Norms::add_up(ReducerParts& parts, std::uint8_t flag, const OpTag& tag) {
+    added_up_ = true;
+    if (Unused* const unused = parts.discovering()) unused->wait();
+    sums_.clear();
+    for (const TrackedNorm& norm : model_.norms) sums_.push_back(own_sum(parts, norm));
+    if (!exchanges(parts)) return flag;
+    sums_.front().flag = flag;
+    const std::size_t count = sums_.size();
+    std::vector<Sum> all(count * static_cast<std::size_t>(parts.group->world()));
+    parts.group->run(
+        {DDP_COLLECTIVE_ALLGATHER, sums_.data(), all.data(), count * sizeof(Sum), DDP_U8}, tag);
+    sums_.assign(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(count));
+    std::int32_t most = sums_.front().flag;
+    for (std::size_t i = count; i < all.size(); ++i) {
+        sums_[i % count].add(all[i].terms, all[i].nonfinite, model_.norms[i % count].kind);
+        most = std::max(most, all[i].flag);
+    }
+    for (const Sum& sum : sums_)
+        if (sum.nonfinite >= model_.table.size() || most > UINT8_MAX)
+            throw Error(parts.group->break_everywhere(
+                {DDP_ERROR_IO, "a rank sent norms that no rank has; its memory is damaged", -1, -1,
+                 -1, parts.step->number}));
+    return static_cast<std::uint8_t>(most);
+}
+
+void Norms::on_end(ReducerParts& parts) {
+    if (!parts.step->has_results() || parts.step->skipped) return;
+    if (!added_up_) add_up(parts, 0, parts.queue.step_tag(Purpose::kNorm));
+    std::fill(clipped_.begin(), clipped_.end(), 0);
+    ended_.store(&parts, std::memory_order_relaxed);
+}
+
+void Norms::on_forget() {
+    std::fill(counted_.begin(), counted_.end(), 0);
+    added_up_ = false;
+}
+
+const TrackedNorm& Norms::require(std::int32_t norm) const {
+    if (norm < 0 || static_cast<std::size_t>(norm) >= model_.norms.size())
+        fail_call(DDP_ERROR_INVALID_ARGUMENT, "norm is ", norm, "; ddp_track_grad_norm has given ",
+                  model_.norms.size());
+    if (!ended_.load(std::memory_order_relaxed))
+        fail_call(DDP_ERROR_INVALID_STATE,
+                  "the last step has no norm: none has ended, or it was not synced, or it gave no "
+                  "result");
+    return model_.norms[static_cast<std::size_t>(norm)];
+}
+
+double Norms::value(std::int32_t norm) const {
+    const NormKind kind = require(norm).kind;
+    return norm_of(sums_[static_cast<std::size_t>(norm)].terms, kind);
+}
+
+void Norms::refuse_nonfinite(std::int32_t norm, double value) const {
+    if (std::isfinite(value)) return;
+    const std::int32_t param = sums_[static_cast<std::size_t>(norm)].nonfinite;
+    std::string text = str("norm ", norm, " is ", std::isnan(value) ? "nan" : "inf");
+    if (param >= 0)
+        text +=
+            str("; the first result that is not finite, or too large for its squares, is that "
+                "for '",
+                model_.table[param].name, "'");
+    throw CallError({DDP_ERROR_NONFINITE,
+                     text + ". No gradient was clipped on any rank; leave the optimizer out of "
+                            "this step",
+                     -1, param});
+}
+
+double Norms::clip(std::int32_t norm, double max_norm) {
+    const std::vector<std::int32_t>& params = require(norm).params;
+    ReducerParts& parts = *ended_.load(std::memory_order_relaxed);
+    const double result = value(norm);
+    for (const std::int32_t id : params)
+        if (clipped_[static_cast<std::size_t>(id)] != 0)
+            throw CallError({DDP_ERROR_INVALID_STATE,
+                             str("the gradient of '", model_.table[id].name,
+                                 "' was clipped in this step already, so it is no longer what the "
+                                 "norm counts"),
+                             -1, id});
+    refuse_nonfinite(norm, result);
+    for (const std::int32_t id : params) clipped_[static_cast<std::size_t>(id)] = 1;
+    const double factor = std::min(1.0, max_norm / (result + 1e-6));
+    if (factor == 1) return result;
+    const auto scale = [&](std::int32_t id, std::int64_t first, std::int64_t count) {
+        const ParamState& s = parts.gradients[id];
+        auto* const at = static_cast<std::byte*>(s.grad ? s.grad : s.place) +
+                         static_cast<std::size_t>(first) * dtype_size(s.dtype);
+        cpu::scale_copy(at, at, static_cast<std::size_t>(count), s.dtype, factor);
+    };
+    const auto counts = [&](std::int32_t id) {
+        return parts.totals.used[static_cast<std::size_t>(id)] != 0;
+    };
+    if (model_.options.reducer.shard) {
+        for (const ShardPiece& piece : parts.layout->shards().mine())
+            if (counts(piece.param) &&
+                std::binary_search(params.begin(), params.end(), piece.param))
+                scale(piece.param, piece.first, piece.count);
+        return result;
+    }
+    for (const std::int32_t id : params) {
+        if (!counts(id)) continue;
+        if (parts.gradients[id].sparse)
+            parts.gradients.rows().scale_result(id, factor);
+        else
+            scale(id, 0, model_.table[id].count);
+    }
+    return result;
+}
+
+}  // namespace libddp

@@ -1,0 +1,71 @@
+// Norms of results, counted before gradients get them: what include/ddp/norm.h promises.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "comm/tag.h"
+#include "core/model.h"
+#include "core/observer.h"
+#include "hooks/bucket.h"
+#include "kernels/arithmetic.h"
+
+namespace libddp {
+
+class Norms final : public Observer {
+public:
+    explicit Norms(const Model& model);
+
+    // Counts a bucket, whose result is there, unless it is counted already.
+    void count(ReducerParts& parts, const ddp_bucket& bucket);
+    // Whether the parameter is counted, and all numbers of its result are known to be finite.
+    bool finite(std::int32_t param) const;
+    // Whether each rank counts a part, so that they tell each other.
+    bool exchanges(const ReducerParts& parts) const;
+    // Adds up what is counted, of all ranks. flag: travels along. Returns the largest of any rank.
+    // Collective if exchanges().
+    std::uint8_t add_up(ReducerParts& parts, std::uint8_t flag, const OpTag& tag);
+
+    // Of the last step. Between steps.
+    double value(std::int32_t norm) const;
+    // Multiplies the gradients that the norm counts. Returns value().
+    double clip(std::int32_t norm, double max_norm);
+
+    void on_begin(ReducerParts&) override { ended_.store(nullptr, std::memory_order_relaxed); }
+    void on_bucket(ReducerParts& parts, const ddp_bucket& bucket) override { count(parts, bucket); }
+    void on_end(ReducerParts& parts) override;
+    void on_forget() override;
+
+private:
+    // A norm of this rank's results, or of all. It travels as bytes.
+    struct Sum {
+        double terms = 0;
+        std::int32_t nonfinite = -1;  // the first parameter whose terms are not finite
+        std::int32_t flag = 0;
+
+        void add(double more, std::int32_t nonfinite_param, cpu::NormKind kind);
+    };
+
+    double& terms(std::int32_t param, cpu::NormKind kind) {
+        return terms_[3 * static_cast<std::size_t>(param) + static_cast<std::size_t>(kind)];
+    }
+    const TrackedNorm& require(std::int32_t norm) const;
+    Sum own_sum(const ReducerParts& parts, const TrackedNorm& norm);
+    void refuse_nonfinite(std::int32_t norm, double value) const;
+
+    const Model& model_;
+    // Of each parameter: the kinds of norms that count it, as bits, and its terms of each kind.
+    std::vector<std::uint8_t> kinds_;
+    std::vector<double> terms_;
+    std::vector<std::uint8_t> counted_;  // parameters, in this step
+    bool added_up_ = false;              // in this step
+    std::vector<Sum> sums_;              // one for each norm
+    // Of sums_, while they are those of the last step; otherwise null.
+    std::atomic<ReducerParts*> ended_{nullptr};
+    std::vector<std::uint8_t> clipped_;  // parameters, since that step
+};
+
+}  // namespace libddp
