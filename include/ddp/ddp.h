@@ -25,6 +25,7 @@
 #include "freeze.h"
 #include "in_place.h"
 #include "more_hooks.h"
+#include "optimizer.h"
 #include "overlap.h"
 #include "plan.h"
 #include "record.h"

@@ -59,6 +59,8 @@ const char* purpose_name(Purpose purpose) {
             return "the capture of a step into a graph";
         case Purpose::kPublish:
             return "ddp_publish";
+        case Purpose::kUpdate:
+            return "the norms of parameters (ddp_optimizer_step)";
     }
     return "an unknown purpose";
 }

@@ -24,8 +24,9 @@ enum class Purpose : std::int32_t {
     kValues,
     kEndOfCheck,
     kNumbers,
-    kGraph,   // a bucket's, of a step that is captured into a graph
-    kPublish  // a bucket's: new values of parameters
+    kGraph,    // a bucket's, of a step that is captured into a graph
+    kPublish,  // a bucket's: new values of parameters
+    kUpdate
 };
 
 // The part of libddp that calls such an operation; null for what is the program's.
