@@ -57,6 +57,7 @@
 %include "ddp/builtin_hooks.h"
 %include "ddp/more_hooks.h"
 %include "ddp/averager.h"
+%include "ddp/optimizer.h"
 %include "ddp/device.h"
 %include "ddp/interrupt.h"
 %include "ddp/record.h"

@@ -8,6 +8,7 @@ ddp_handle(ddp_work, ddp_work_free)
 ddp_handle(ddp_context, ddp_context_free)
 ddp_handle(ddp_layout, ddp_layout_free)
 ddp_handle(ddp_averager, ddp_averager_free)
+ddp_handle(ddp_optimizer, ddp_optimizer_free)
 ddp_handle(ddp_elastic, ddp_elastic_free)
 ddp_handle(ddp_error, ddp_error_free)
 /* Borrowed: given to a hook, never to be freed. */

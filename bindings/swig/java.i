@@ -85,6 +85,7 @@ ddp_handle_argument(TYPE)
   static void ddp_context_free(Handle<Kind.ddp_context> context) { Handle.close(context); }
   static void ddp_layout_free(Handle<Kind.ddp_layout> layout) { Handle.close(layout); }
   static void ddp_averager_free(Handle<Kind.ddp_averager> averager) { Handle.close(averager); }
+  static void ddp_optimizer_free(Handle<Kind.ddp_optimizer> optimizer) { Handle.close(optimizer); }
   static void ddp_elastic_free(Handle<Kind.ddp_elastic> elastic) { Handle.close(elastic); }
   static void ddp_error_free(Handle<Kind.ddp_error> error) { Handle.close(error); }
 %}

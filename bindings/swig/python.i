@@ -301,5 +301,6 @@ ddp_callback(ddp_reduced_fn)
 %nothread ddp_context_free;
 %nothread ddp_layout_free;
 %nothread ddp_averager_free;
+%nothread ddp_optimizer_free;
 %nothread ddp_elastic_free;
 %nothread ddp_error_free;

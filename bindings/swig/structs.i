@@ -43,6 +43,9 @@ ddp_result_struct(ddp_stats)
 ddp_result_struct(ddp_tensor)
 ddp_result_struct(ddp_elastic_step)
 ddp_result_struct(ddp_piece)
+ddp_result_struct(ddp_optimizer_state)
+
+%immutable ddp_optimizer_state::name;
 
 %immutable ddp_tensor::shape;
 %extend ddp_tensor {

@@ -26,6 +26,7 @@
 #include "in_place.h"
 #include "more_hooks.h"
 #include "norm.h"
+#include "optimizer.h"
 #include "overlap.h"
 #include "plan.h"
 #include "record.h"

@@ -14,6 +14,7 @@
 #ifdef DDP_EXPERIMENTAL
 #include "averager.hpp"
 #include "elastic.hpp"
+#include "optimizer.hpp"
 #include "record.hpp"
 #endif
 

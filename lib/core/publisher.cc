@@ -117,6 +117,7 @@ void Publisher::publish(ReducerParts& parts) {
         put(b, parcel);
     }
     due_ = false;
+    parts.totals.means = Means::kPublished;
 }
 
 WorkPtr Publisher::update(const ReducerParts& parts, const ddp_bucket& bucket, const OpTag& tag) {

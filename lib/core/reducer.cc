@@ -349,6 +349,8 @@ void Reducer::agree_on_counts() {
                                " as its numbers of steps; its memory is damaged")}));
     totals.steps = counts[0];
     totals.synced_steps = counts[1];
+    totals.means = Means::kNone;
+    totals.update = 0;
     planner.set_due(counts[2] != 0);
     if (counts[3] != 0) planner.record_order();
     planner.set_tunes_caps(counts[4] != 0);

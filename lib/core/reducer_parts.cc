@@ -52,6 +52,7 @@ void ReducerParts::next_step(Step::Begin begin) {
                  model.options.reducer.votes && group->world() > 1, begin);
     gradients.begin_step(participation);
     queue.begin_step(*step, participation);
+    step->agreement ^= totals.update;
 }
 
 void ReducerParts::forget_step() {

@@ -25,6 +25,9 @@
 
 namespace libddp {
 
+// The means of the last synced step. kNone: there has been none since the context got its group.
+enum class Means : std::uint8_t { kNone, kThere, kSkipped, kApplied, kPublished };
+
 // Counts and times of past steps.
 struct Totals {
     std::int64_t steps = 0, synced_steps = 0, rebuilds = 0;
@@ -34,6 +37,9 @@ struct Totals {
     // The operations of the group when it last got any (OperationCounts::given_if_all_ended).
     std::int64_t operations_at_result = -1;
     std::uint64_t sent_bytes = 0;
+    Means means = Means::kNone;
+    // A hash of what an optimizer did with the last means that it applied; all ranks do the same.
+    std::uint64_t update = 0;
     // In the last synced step.
     std::int32_t unsent_buckets = 0;
     std::vector<std::uint8_t> used{};

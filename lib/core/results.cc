@@ -199,6 +199,42 @@ void Results::wait_value(std::int32_t param, std::optional<void*> stream) {
     if (parts_.observers.publisher) parts_.observers.publisher->wait(parts_, param, stream);
 }
 
+void Results::apply_means(std::uint64_t update) {
+    parts_.group->check();
+    Totals& totals = parts_.totals;
+    if (parts_.gradients.any_waits())
+        fail_call(DDP_ERROR_INVALID_STATE,
+                  "gradients of unsynced steps wait beside the means of the last synced step; call "
+                  "it after a synced step, before the next one begins");
+    const char* why = nullptr;
+    switch (totals.means) {
+        case Means::kNone:
+            why = "no step has given means yet in this group";
+            break;
+        case Means::kSkipped:
+            why = "all ranks skipped or discarded the last step, so there is nothing to apply";
+            break;
+        case Means::kApplied:
+            why = "the means of the last step have been applied already";
+            break;
+        case Means::kPublished:
+            why =
+                "ddp_publish or ddp_set_update has sent the values of the last step, and the "
+                "gradients are gone";
+            break;
+        case Means::kThere:
+            break;
+    }
+    if (why)
+        fail_call(DDP_ERROR_INVALID_STATE, why,
+                  "; call it once after each step that ddp_finalize "
+                  "ended with DDP_OK");
+    totals.means = Means::kApplied;
+    // The step that comes next has compared nothing yet.
+    parts_.step->agreement ^= totals.update ^ update;
+    totals.update = update;
+}
+
 void Results::shadow() {
     parts_.step->end = Step::End::kShadowed;
     finalize();
@@ -363,6 +399,10 @@ void Results::end_synced_step() {
     Totals& totals = parts_.totals;
     const Unused* const unused = parts_.discovering();
     if (!step.discarded() && !step.skipped) parts_.count_result();
+    const bool updated = parts_.observers.publisher && parts_.observers.publisher->updates();
+    totals.means = !step.has_results() || step.skipped ? Means::kSkipped
+                   : updated                           ? Means::kPublished
+                                                       : Means::kThere;
     if (!step.discarded()) parts_.hook.ran(step.agreement);
     totals.unsent_buckets = 0;
     for (std::size_t b = 0; b < parts_.layout->size(); ++b)

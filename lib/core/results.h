@@ -49,6 +49,10 @@ public:
     void set_update(UpdateCallback update);
     // stream: of the parameter's device, for which the host does not wait.
     void wait_value(std::int32_t param, std::optional<void*> stream);
+    // Between steps: an optimizer is about to apply the means of the last synced step. Throws
+    // INVALID_STATE unless they are there and nobody did. update: a hash of how, which ranks compare
+    // with their next operation.
+    void apply_means(std::uint64_t update);
     // A whole step with gradients of zero, for a rank that has no more inputs.
     void shadow();
 

@@ -61,6 +61,8 @@ const char* purpose_name(Purpose purpose) {
             return "ddp_publish";
         case Purpose::kNorm:
             return "adding up norms (ddp_track_grad_norm)";
+        case Purpose::kUpdate:
+            return "the norms of parameters (ddp_optimizer_step)";
     }
     return "an unknown purpose";
 }

@@ -26,7 +26,8 @@ enum class Purpose : std::int32_t {
     kNumbers,
     kGraph,    // a bucket's, of a step that is captured into a graph
     kPublish,  // a bucket's: new values of parameters
-    kNorm
+    kNorm,
+    kUpdate
 };
 
 // The part of libddp that calls such an operation; null for what is the program's.

@@ -293,6 +293,25 @@ static void use_ddp_tensor(void) {
     CHECK(hooks == 2 && buffer_hooks == 1);
 }
 
+static void states(ddp_context* context) {
+    ddp_optimizer* optimizer = NULL;
+    RESULT(ddp_optimizer_state, state);
+    CALL(ddp_optimizer_create(context, "adamw", "lr=0.1", &optimizer, &error));
+    CHECK(ddp_optimizer_state_count(optimizer) == 3);
+    CALL(ddp_optimizer_state_get(optimizer, 1, state, &error));
+    CHECK(state->struct_size == sizeof *state);
+    CHECK(state->param == 0 && state->first == 0 && state->count == 4);
+    CHECK(strcmp(state->name, "exp_avg_sq") == 0);
+    CHECK_LATER(state);
+    step(context);
+    CALL(ddp_optimizer_set(optimizer, -1, "lr", 0.2, &error));
+    CALL(ddp_optimizer_step(optimizer, 1, &error));
+    ddp_optimizer_free(optimizer);
+}
+static void use_ddp_optimizer_state(void) {
+    with_model(NULL, states);
+}
+
 static void pieces(ddp_context* context) {
     RESULT(ddp_piece, piece);
     CHECK(ddp_piece_count(context) == 1);

@@ -26,9 +26,10 @@ ROOMS = {
     "comm": {"backends", "rendezvous", "launch", "record", "kernels", "device", "util"},
     "hooks": {"comm", "kernels", "device", "util"},
     "core": {"hooks", "comm", "rendezvous", "record", "kernels", "device", "util"},
+    "optimizer": {"core", "comm", "kernels", "device", "util"},
     "outer": {"core", "hooks", "comm", "kernels", "device", "util"},
     "elastic": {"outer", "core", "comm", "rendezvous", "launch", "device", "util"},
-    "capi": {"core", "outer", "elastic", "hooks", "comm", "rendezvous", "launch", "record", "kernels", "device", "util"},
+    "capi": {"core", "optimizer", "outer", "elastic", "hooks", "comm", "rendezvous", "launch", "record", "kernels", "device", "util"},
 }
 # A backend is written against the public vtable in ddp/backend.h, as a user's own would be. It sees what all backends share, and no
 # other backend: only `hierarchical` is made of two.

@@ -156,6 +156,9 @@ void ddp_java_free(int32_t kind, void* pointer) {
         case 9:
             ddp_elastic_free(pointer);
             break;
+        case 10:
+            ddp_optimizer_free(pointer);
+            break;
         default:
             break;
     }

@@ -15,6 +15,7 @@ KIND(ddp_group, ddp_group_free);
 KIND(ddp_work, ddp_work_free);
 KIND(ddp_context, ddp_context_free);
 KIND(ddp_averager, ddp_averager_free);
+KIND(ddp_optimizer, ddp_optimizer_free);
 KIND(ddp_elastic, ddp_elastic_free);
 KIND(ddp_layout, ddp_layout_free);
 KIND(ddp_error, ddp_error_free);

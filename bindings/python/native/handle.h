@@ -14,7 +14,8 @@ typedef struct DdpKind {
 } DdpKind;
 
 extern const DdpKind ddp_py_ddp_store, ddp_py_ddp_group, ddp_py_ddp_work, ddp_py_ddp_context,
-    ddp_py_ddp_averager, ddp_py_ddp_elastic, ddp_py_ddp_layout, ddp_py_ddp_error, ddp_py_ddp_bucket;
+    ddp_py_ddp_averager, ddp_py_ddp_optimizer, ddp_py_ddp_elastic, ddp_py_ddp_layout,
+    ddp_py_ddp_error, ddp_py_ddp_bucket;
 
 typedef struct DdpHandle {
     PyObject_HEAD const DdpKind* kind;

@@ -13,6 +13,7 @@ final class Kind {
     static final int ERROR = 7;
     static final int MEMORY = 8;
     static final int ELASTIC = 9;
+    static final int OPTIMIZER = 10;
 
     private Kind() {}
 
@@ -27,6 +28,8 @@ final class Kind {
     static final class ddp_layout {}
 
     static final class ddp_averager {}
+
+    static final class ddp_optimizer {}
 
     static final class ddp_elastic {}
 

@@ -1,0 +1,42 @@
+/* optimizer.hpp: optimizers in C++. See ddp.hpp; the semantics are those of optimizer.h. */
+#ifndef DDP_OPTIMIZER_HPP
+#define DDP_OPTIMIZER_HPP
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "context.hpp"
+#include "optimizer.h"
+
+namespace ddp {
+
+class Optimizer : public detail::Handle<ddp_optimizer, ddp_optimizer_free> {
+public:
+    Optimizer(Context& context, const std::string& name, const std::string& options = "") {
+        ddp_optimizer* optimizer = nullptr;
+        detail::call(ddp_optimizer_create, context.get(), name.c_str(), options.c_str(),
+                     &optimizer);
+        handle_.reset(optimizer);
+    }
+
+    void set(const std::string& key, double value) { set(-1, key, value); }
+    void set(ddp_param param, const std::string& key, double value) {
+        detail::call(ddp_optimizer_set, get(), param, key.c_str(), value);
+    }
+    void step(double scale = 1) { detail::call(ddp_optimizer_step, get(), scale); }
+
+    std::vector<ddp_optimizer_state> states() {
+        std::vector<ddp_optimizer_state> all(
+            static_cast<std::size_t>(ddp_optimizer_state_count(get())));
+        for (std::size_t i = 0; i < all.size(); ++i) {
+            all[i].struct_size = sizeof all[i];
+            detail::call(ddp_optimizer_state_get, get(), static_cast<std::int32_t>(i), &all[i]);
+        }
+        return all;
+    }
+};
+
+}  // namespace ddp
+
+#endif /* DDP_OPTIMIZER_HPP */

@@ -1,0 +1,80 @@
+// Elements of one parameter that this rank updates, and what an optimizer keeps of them.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "core/param_table.h"
+#include "core/shards.h"
+#include "kernels/dtype.h"
+
+namespace libddp {
+
+class OwnPiece {
+public:
+    // Numbers for each element, or one for all of them.
+    struct Array {
+        const char* name;
+        std::unique_ptr<void, decltype(&std::free)> numbers;
+    };
+
+    // The parameter must outlive it. Values of f16 and bf16 have a master.
+    OwnPiece(const Param& param, const ShardPiece& range);
+
+    const Param& param() const { return *param_; }
+    const ShardPiece& range() const { return range_; }
+    std::size_t count() const { return static_cast<std::size_t>(range_.count); }
+    // The type of the state, and that in which updates are computed.
+    ddp_dtype dtype() const { return dtype_; }
+    // Updates of the parameter. The program may load another number.
+    std::int64_t& steps() { return steps_; }
+    const std::vector<Array>& arrays() const { return arrays_; }
+    // Zeros, unless there is one.
+    void add_array(const char* name);
+    // Numbers from element `first` of the piece on.
+    void* array(std::string_view name, std::size_t first) const;
+
+    // Calls body(values, gradients, first, count) for elements of the piece, one block after
+    // another; both are numbers of dtype(), and the values may be changed. gradient: of the piece's
+    // first element; null if body wants none.
+    template <class Body>
+    void update(const void* gradient, Body body) {
+        Block block;
+        for (std::size_t first = 0; first < count(); first += kBlock) {
+            const std::size_t n = std::min(kBlock, count() - first);
+            read(block, gradient, first, n);
+            body(block.values, block.gradients, first, n);
+            write(block, first, n);
+        }
+    }
+
+    // Most elements of a block: few enough for the L1 cache.
+    static constexpr std::size_t kBlock = 1024;
+
+private:
+    static constexpr const char* kMaster = "master";
+
+    struct Block {
+        void* values = nullptr;
+        const void* gradients = nullptr;
+        alignas(64) std::byte converted[kBlock * sizeof(double)];
+    };
+
+    std::byte* value(std::size_t first) const;
+    void read(Block& block, const void* gradient, std::size_t first, std::size_t n) const;
+    void write(const Block& block, std::size_t first, std::size_t n) const;
+
+    const Param* param_;
+    ShardPiece range_;
+    ddp_dtype dtype_;
+    std::int64_t steps_ = 0;
+    std::vector<Array> arrays_;
+};
+
+}  // namespace libddp
