@@ -11,8 +11,8 @@
  * Without DDP_CONTEXT_SHARD every rank updates all parameters, and with it its own pieces
  * (shard.h). The values are the same, bit for bit.
  *
- * The optimizers, with their options and the defaults of those. g is the gradient times scale, x the
- * value, and t the number of the update. Names are those of torch.optim.
+ * The optimizers, with their options and the defaults of those. g is the gradient times scale, x
+ * the value, and t the number of the update. Names are those of torch.optim.
  *
  *   sgd: lr (1e-3), momentum (0), weight_decay (0), nesterov (0 or 1)
  *     b = momentum b + g + weight_decay x
@@ -33,14 +33,14 @@
  *     NS: ns_steps Newton-Schulz iterations from u / max(|u|, eps), in the type of the state.
  *     match_rms_adamw: 0.2 max(rows, columns)^(1/2) instead of the root.
  *
- * muon sees a parameter of more than two dimensions as shape[0] rows. Parameters of fewer, and those
- * with adamw=1, set before the first step (embeddings, the last layer), are under adamw, with
+ * muon sees a parameter of more than two dimensions as shape[0] rows. Parameters of fewer, and
+ * those with adamw=1, set before the first step (embeddings, the last layer), are under adamw, with
  * adamw_lr (3e-4), adamw_beta1 (0.9), adamw_beta2 (0.95), adamw_eps (1e-10) and adamw_weight_decay
  * (0). With DDP_CONTEXT_SHARD a matrix under muon must be DDP_OWNER_WHOLE or DDP_OWNER_REPLICATED.
  *
- * State and arithmetic are f64 for values of f64, and f32 for all others. A value of f16 or bf16 has
- * a MASTER of f32, which is rounded into the value. If the program changes such a value, its master
- * becomes the new value at the next step. The type of the gradient may be another.
+ * State and arithmetic are f64 for values of f64, and f32 for all others. A value of f16 or bf16
+ * has a MASTER of f32, which is rounded into the value. If the program changes such a value, its
+ * master becomes the new value at the next step. The type of the gradient may be another.
  *
  * A parameter that no rank used in a step (ddp_param_used), that is frozen, skipped or ignored,
  * stays as it is, and so does its state and its t.
@@ -83,17 +83,17 @@ DDP_API ddp_status ddp_optimizer_set(ddp_optimizer* optimizer, ddp_param param, 
  * factor of a clipped norm, or 1 / the scale of the loss. After a step that all ranks skip
  * (DDP_ERROR_NONFINITE) or discard there is nothing to apply: do not call it.
  *
- * Ranks compare all options, `scale`, and without DDP_CONTEXT_SHARD every t, with the next operation
- * of the context, which is that of ddp_publish or of the next step. If they differ, it fails with
- * MISMATCH.
+ * Ranks compare all options, `scale`, and without DDP_CONTEXT_SHARD every t, with the next
+ * operation of the context, which is that of ddp_publish or of the next step. If they differ, it
+ * fails with MISMATCH.
  *
  * Errors: INVALID_ARGUMENT (scale is not finite, or negative), INVALID_STATE (no step has ended
- * since the last call, or without means; after ddp_publish; unsynced steps wait; ddp_context_set_group
- * has made other pieces; a matrix under muon has several owners; an earlier call failed in the
- * middle; the context was freed): then nothing has changed. OUT_OF_MEMORY, or the group's error: then
- * later calls are refused. Threads: one. Blocks: only lamb where several ranks own elements of one
- * parameter, at most the group's timeout. Collective: then yes, otherwise no, but compared.
- * Callbacks: no. */
+ * since the last call, or without means; after ddp_publish; unsynced steps wait;
+ * ddp_context_set_group has made other pieces; a matrix under muon has several owners; an earlier
+ * call failed in the middle; the context was freed): then nothing has changed. OUT_OF_MEMORY, or
+ * the group's error: then later calls are refused. Threads: one. Blocks: only lamb where several
+ * ranks own elements of one parameter, at most the group's timeout. Collective: then yes, otherwise
+ * no, but compared. Callbacks: no. */
 DDP_API ddp_status ddp_optimizer_step(ddp_optimizer* optimizer, double scale, ddp_error** error);
 
 /* State of elements of one parameter: "momentum_buffer", "exp_avg", "exp_avg_sq", "master", or

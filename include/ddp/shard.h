@@ -107,10 +107,11 @@ DDP_API ddp_status ddp_set_update(ddp_context* context, ddp_update_fn fn, void* 
                                   void (*destroy)(void* user_data), ddp_error** error);
 
 /* Waits until the parameter, and all others of its bucket, have the values of the last ddp_publish
- * on this rank. At once if nothing was published. The first gradient of the next step waits for all
- * parameters. Errors: INVALID_ARGUMENT, or what broke the group: parameters whose wait has not
- * returned DDP_OK may then be old or new. Threads: any. Blocks: for all ranks, at most the group's
- * timeout a bucket. Collective: no. Callbacks: no. */
+ * on this rank. At once if nothing was published. A gradient whose parameter nobody has waited for
+ * is INVALID_STATE; the first gradient of the next step waits for the rest. Errors:
+ * INVALID_ARGUMENT, or what broke the group: parameters whose wait has not returned DDP_OK may then
+ * be old or new. Threads: any. Blocks: for all ranks, at most the group's timeout a bucket.
+ * Collective: no. Callbacks: no. */
 DDP_API ddp_status ddp_wait_value(ddp_context* context, ddp_param param, ddp_error** error);
 
 /* ddp_wait_value that does not wait for the device: what the program enqueues on `stream` (of the

@@ -4,6 +4,7 @@
 
 #include "core/captured_step.h"
 #include "core/number_check.h"
+#include "core/publisher.h"
 #include "core/step_check.h"
 #include "core/unused.h"
 #include "util/hot_path.h"
@@ -46,6 +47,8 @@ void Arrivals::announce(std::int32_t param, ParamState& s, Check check, Give giv
         return;
     }
     check();
+    if (parts_.observers.publisher) [[unlikely]]
+        parts_.observers.publisher->require_asked(parts_, param);
     const Phase phase = begin(found);
     give(phase);
     const std::int32_t before = s.now.calls.fetch_add(1, std::memory_order_acq_rel);

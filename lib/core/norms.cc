@@ -83,7 +83,7 @@ bool Norms::exchanges(const ReducerParts& parts) const {
     return model_.options.reducer.shard && parts.group->world() > 1;
 }
 
-// What all ranks own rank 0 counts.
+// Rank 0 counts the gradients that all ranks own.
 Norms::Sum Norms::own_sum(const ReducerParts& parts, const TrackedNorm& norm) {
     const bool counts_common = !exchanges(parts) || parts.group->rank() == 0;
     Sum sum;

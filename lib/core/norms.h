@@ -29,7 +29,7 @@ public:
     // Collective if exchanges().
     std::uint8_t add_up(ReducerParts& parts, std::uint8_t flag, const OpTag& tag);
 
-    // Of the last step. Between steps.
+    // The norm of the last step. Between steps.
     double value(std::int32_t norm) const;
     // Multiplies the gradients that the norm counts. Returns value().
     double clip(std::int32_t norm, double max_norm);
@@ -57,13 +57,13 @@ private:
     void refuse_nonfinite(std::int32_t norm, double value) const;
 
     const Model& model_;
-    // Of each parameter: the kinds of norms that count it, as bits, and its terms of each kind.
+    // For each parameter: the kinds of norms that count it, as bits, and its terms of each kind.
     std::vector<std::uint8_t> kinds_;
     std::vector<double> terms_;
     std::vector<std::uint8_t> counted_;  // parameters, in this step
     bool added_up_ = false;              // in this step
     std::vector<Sum> sums_;              // one for each norm
-    // Of sums_, while they are those of the last step; otherwise null.
+    // The owner of sums_, while they are those of the last step; otherwise null.
     std::atomic<ReducerParts*> ended_{nullptr};
     std::vector<std::uint8_t> clipped_;  // parameters, since that step
 };

@@ -30,7 +30,8 @@ public:
     virtual void on_close(ReducerParts&) {}
     // Before any gradient of the step gets a result.
     virtual void before_results(ReducerParts&) {}
-    // This bucket has its result, and no gradient has got it. Not in a step without results.
+    // This bucket has its result, and no gradient has got it. Not in a step without results. Where
+    // parameters are updated in the step: on the thread that does that.
     virtual void on_bucket(ReducerParts&, const ddp_bucket&) {}
     // A gradient is final. wanted: it is the result, and not the gradient as it was.
     virtual void on_result(std::int32_t /*param*/, const Gradient&, bool /*wanted*/) {}

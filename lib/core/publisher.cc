@@ -120,7 +120,8 @@ void Publisher::publish(ReducerParts& parts) {
     parts.totals.means = Means::kPublished;
 }
 
-WorkPtr Publisher::update(const ReducerParts& parts, const ddp_bucket& bucket, const OpTag& tag) {
+WorkPtr Publisher::update(ReducerParts& parts, const ddp_bucket& bucket, const OpTag& tag) {
+    for (const auto& observer : parts.observers.all) observer->on_bucket(parts, bucket);
     const Shards::Values& values = values_of(parts, bucket);
     std::vector<ddp_piece> pieces;
     const auto add = [&](const ShardPiece& own) {
@@ -150,7 +151,10 @@ WorkPtr Publisher::update(const ReducerParts& parts, const ddp_bucket& bucket, c
 
 void Publisher::wait(ReducerParts& parts, std::int32_t param, std::optional<void*> stream) {
     const ParamState& s = parts.gradients[param];
-    if (s.bucket >= 0) take(parts, static_cast<std::size_t>(s.bucket));
+    if (s.bucket < 0) return;
+    const auto bucket = static_cast<std::size_t>(s.bucket);
+    take(parts, bucket);
+    if (const auto parcel = find(bucket)) parcel->asked_for.store(true, std::memory_order_release);
     if (!s.streams) return;
     if (stream)
         s.streams->stream()->lead(*stream);
@@ -195,6 +199,20 @@ void Publisher::take(ReducerParts& parts, std::size_t b) {
 void Publisher::finish(ReducerParts& parts) {
     for (std::size_t b = 0; b < parts.layout->size(); ++b) take(parts, b);
     parts.model.streams.leave();
+}
+
+void Publisher::require_asked(const ReducerParts& parts, std::int32_t param) {
+    const std::int32_t bucket = parts.gradients[param].bucket;
+    if (bucket < 0) return;
+    const auto parcel = find(static_cast<std::size_t>(bucket));
+    if (!parcel || parcel->asked_for.load(std::memory_order_acquire)) return;
+    throw CallError(
+        {DDP_ERROR_INVALID_STATE,
+         str("'", parts.model.table[param].name, "' has a new value since step ",
+             parts.totals.steps - 1, ", and nobody has waited for it on rank ", parts.group->rank(),
+             ", so this is the gradient of the old one; call ddp_wait_value before the "
+             "forward pass reads the value"),
+         -1, param, -1, parts.totals.steps});
 }
 
 void Publisher::drain(const Deadline& deadline) {

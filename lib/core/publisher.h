@@ -32,7 +32,7 @@ public:
     bool updates() const { return update_.fn != nullptr; }
     // Calls it for a bucket with its result, and sends the values. Returns the work to wait for;
     // null: no other rank has or needs one.
-    WorkPtr update(const ReducerParts& parts, const ddp_bucket& bucket, const OpTag& tag);
+    WorkPtr update(ReducerParts& parts, const ddp_bucket& bucket, const OpTag& tag);
 
     // Sends this rank's values, bucket by bucket in the order of registration, as forward passes
     // go. Collective. Between steps.
@@ -41,6 +41,9 @@ public:
     // on the parameter's device, for which the host then does not wait. Throws what went wrong. Any
     // thread.
     void wait(ReducerParts& parts, std::int32_t param, std::optional<void*> stream);
+    // Throws INVALID_STATE if the program has not waited for the value of this parameter: its
+    // gradient is that of an old one. Any thread.
+    void require_asked(const ReducerParts& parts, std::int32_t param);
     // Waits for values that are under way, well or badly, at most until the deadline.
     void drain(const Deadline& deadline);
     // After another group has come: what was on its way is lost. Gradients in buckets are zero, if
@@ -57,6 +60,7 @@ private:
         WorkPtr work{};      // null: no other rank has or needs a value
         EventPtr arrived{};  // on a device: where its stream is when the values are there
         std::atomic<bool> taken{false};
+        std::atomic<bool> asked_for{false};  // the program has waited for them
         Mutex mutex{};
     };
 

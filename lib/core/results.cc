@@ -22,6 +22,13 @@ private:
     const StepClock::Point start_;
 };
 
+// Throws INVALID_STATE if nothing is sharded.
+Publisher& publisher_of(const ReducerParts& parts) {
+    if (!parts.observers.publisher)
+        fail_call(DDP_ERROR_INVALID_STATE, "create the context with DDP_CONTEXT_SHARD");
+    return *parts.observers.publisher;
+}
+
 // As long as the scope lasts, callers' streams wait for devices, or the host does.
 class Enqueueing {
 public:
@@ -152,17 +159,11 @@ void Results::discard() {
 
 void Results::publish() {
     parts_.group->check();
-    publisher().publish(parts_);
-}
-
-Publisher& Results::publisher() const {
-    if (!parts_.observers.publisher)
-        fail_call(DDP_ERROR_INVALID_STATE, "create the context with DDP_CONTEXT_SHARD");
-    return *parts_.observers.publisher;
+    publisher_of(parts_).publish(parts_);
 }
 
 void Results::require_updates() const {
-    publisher();
+    publisher_of(parts_);
     const ReducerOptions& options = parts_.model.options.reducer;
     if (options.find_unused || options.static_graph || options.nonfinite == Nonfinite::kSkip ||
         options.check_interval > 0 || options.verify_interval > 0)
@@ -187,9 +188,9 @@ void Results::set_update(UpdateCallback update) {
     InstalledHook::Continuation continuation;
     if (update.fn)
         continuation = [this](const ddp_bucket& bucket, const OpTag& tag) {
-            return publisher().update(parts_, bucket, tag);
+            return publisher_of(parts_).update(parts_, bucket, tag);
         };
-    publisher().set_update(std::move(update));
+    publisher_of(parts_).set_update(std::move(update));
     parts_.hook.continue_with(std::move(continuation));
 }
 
@@ -277,7 +278,9 @@ void Results::finish_bucket(const ddp_bucket& bucket) {
     const auto& planned = parts_.layout->plan().buckets[index];
     const Step& step = *parts_.step;
     const bool keeps_unused = parts_.model.options.reducer.keep_local_unused;
-    if (step.has_results())
+    // Then observers have seen the results, and the bucket has values.
+    const bool updated = parts_.observers.publisher && parts_.observers.publisher->updates();
+    if (step.has_results() && !updated)
         for (const auto& observer : parts_.observers.all) observer->on_bucket(parts_, bucket);
     if (planned.alone)
         parts_.totals.sent_bytes += parts_.gradients.collect(planned.params.front());
@@ -285,7 +288,6 @@ void Results::finish_bucket(const ddp_bucket& bucket) {
         parts_.totals.sent_bytes += planned.content;
     if (step.skipped) return drop(bucket);
     if (step.discarded()) clear_results(bucket);
-    const bool updated = parts_.observers.publisher && parts_.observers.publisher->updates();
     for (const auto& tensor : bucket.tensors) {
         if (!step.has_results() || updated) break;
         // A gradient that this rank used gets the result. A gradient that it did not use depends on

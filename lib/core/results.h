@@ -57,7 +57,6 @@ public:
     void shadow();
 
 private:
-    Publisher& publisher() const;
     void start_draining();
     void drain_until(std::size_t bucket_count);
     void finish_bucket(const ddp_bucket& bucket);

@@ -43,7 +43,7 @@ std::size_t scale_copy_checked(void* dst, const void* src, std::size_t count, dd
 // The terms of which norms are made: the sum of |x|, the sum of |x|^2, or the largest |x|.
 enum class NormKind : std::uint8_t { kMagnitudes, kSquares, kLargest };
 
-// Of a list of floating-point numbers, computed in f64. In an order that depends on nothing but
+// Norms of a list of floating-point numbers, computed in f64. In an order that depends on nothing but
 // the list, so that the bits are the same on every machine. A NaN makes it NaN.
 double norm_terms(const void* data, std::size_t count, ddp_dtype dtype, NormKind kind);
 

@@ -12,7 +12,7 @@
 namespace libddp {
 
 // Sums of squares over a whole parameter.
-struct Norms {
+struct ParamNorms {
     cpu::ExactSum values, direction;
 };
 
@@ -22,7 +22,7 @@ struct Update {
     const void* gradient;
     const Settings& settings;
     double scale;
-    Norms norms{};
+    ParamNorms norms{};
 };
 
 class Method {

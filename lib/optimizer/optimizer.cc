@@ -113,7 +113,7 @@ void Optimizer::set(std::int32_t param, const std::string& key, double value) {
     std::copy(changed.begin(), changed.end(), begin);
 }
 
-// What ranks do alike. Where each has pieces of its own they may have loaded different states.
+// A hash of all that ranks do alike. Where each has pieces of its own they may have loaded different states.
 std::uint64_t Optimizer::hash(double scale) {
     const ReducerParts& parts = context_.committed().parts();
     Hash hash;
@@ -179,7 +179,7 @@ void Optimizer::step(double scale) {
     torn_ = false;
 }
 
-// Of the parameters whose elements several ranks own. Sums of digits are exact.
+// For the parameters whose elements several ranks own. Sums of digits are exact.
 void Optimizer::add_norms_of_others(std::vector<Update>& updates, std::uint64_t how) {
     const ReducerParts& parts = context_.committed().parts();
     std::map<std::int32_t, std::size_t> places;

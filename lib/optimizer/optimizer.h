@@ -33,7 +33,7 @@ public:
         std::int64_t first, count;
         void* data;
     };
-    // Of all pieces, one after another.
+    // The states of all pieces, one after another.
     std::vector<State> states();
 
 private:

@@ -420,6 +420,7 @@ struct Small : Model {
         return result;
     }
     void backward(float value = 1) {
+        for (int p = 0; p < count(); ++p) context.wait_value(p);
         for (int p = count(); p-- > 0;) {
             fill(p, value);
             context.grad_ready(p);
@@ -535,6 +536,7 @@ TEST(Optimizer, UnusedParametersStayAsTheyAre) {
             model.context.commit();
             ddp::Optimizer optimizer(model.context, "adamw");
             for (int step = 0; step < 4; ++step) {
+                for (int p = 0; p < model.count(); ++p) model.context.wait_value(p);
                 for (int p = 0; p < model.count(); ++p) {
                     model.fill(p, 3);
                     if (p == 0 || (p == 2 && rank == 1 && step != 2)) model.context.grad_ready(p);

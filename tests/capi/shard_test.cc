@@ -258,7 +258,11 @@ struct Sharded : Model {
         result.bucket_cap_bytes = result.first_bucket_cap_bytes = 2000;
         return result;
     }
+    void wait_for_values() {
+        for (int p = 0; p < count(); ++p) context.wait_value(p);
+    }
     void step(float value) {
+        wait_for_values();
         for (int p = count(); p-- > 0;) {
             fill(p, value);
             context.grad_ready(p);
@@ -333,6 +337,20 @@ TEST(Shard, AStepThatWasNotPublishedIsNamed) {
     });
 }
 
+// The forward pass has used the old value, and the view would become zero.
+TEST(Shard, AGradientOfAValueThatNobodyWaitedForIsNamed) {
+    on_ranks(2, [](int, ddp_group* group) {
+        Sharded model(group);
+        model.context.commit();
+        model.step(1);
+        model.context.publish();
+        EXPECT_THAT(message_of([&] { model.context.grad_ready(1); }),
+                    HasSubstr("'p1' has a new value since step 0, and nobody has waited for it"));
+        model.step(2);
+        model.context.publish();
+    });
+}
+
 TEST(Shard, ARankThatDoesNotPublishIsNamed) {
     on_ranks(2, [](int rank, ddp_group* group) {
         Sharded model(group);
@@ -371,6 +389,7 @@ TEST(Shard, UnusedParameters) {
         Sharded model(group, DDP_CONTEXT_FIND_UNUSED, false);
         model.context.commit();
         for (int step = 0; step < 3; ++step) {
+            model.wait_for_values();
             for (int p = 0; p < model.count(); ++p) {
                 model.fill(p, 3);
                 if (p == 0 || (p == 2 && rank == 1)) model.context.grad_ready(p);
