@@ -11,7 +11,6 @@
  * and, after the same calls of ddp_shard_array, in any world:
  *
  *     ddp_shard_load(ctx, "checkpoint", &note, &error);
- *     ddp_publish(ctx, &error);        values that were loaded piece by piece go to the other ranks
  *
  * One rank alone gets whole parameters: it asks for all elements of each, and the other ranks for
  * nothing.
@@ -62,7 +61,8 @@ DDP_API ddp_status ddp_shard_save(ddp_context* context, const char* folder, cons
 
 /* Fills the arrays from the save in `folder`, on all ranks or, with the same error, on none. Names,
  * shapes, keys and dtypes are those of the save. It may hold more. *text (may be NULL): the note of
- * ddp_shard_save. The caller frees it with ddp_free.
+ * ddp_shard_save. The caller frees it with ddp_free. With DDP_CONTEXT_SHARD it also does what
+ * ddp_publish does, and waits: all ranks have all values.
  *
  * Errors: NOT_FOUND (no complete save: names the files that are there), MISMATCH (the model has
  * another parameter, shape, key or dtype; elements that nobody saved; ranks see different saves),

@@ -1,5 +1,3 @@
-#include "core/shard_state.h"
-
 #include <dirent.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -11,8 +9,10 @@
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <tuple>
 
+#include "core/shard_state.h"
 #include "kernels/dtype.h"
 #include "util/error.h"
 #include "util/hash.h"
@@ -292,7 +292,8 @@ private:
 // Values that others send come before those of a file, and are in the program's memory.
 void wait_for_values(const Context& context) {
     Reducer& reducer = context.committed();
-    for (std::int32_t p = 0; p < context.model().table.size(); ++p) reducer.results().wait_value(p);
+    for (std::int32_t p = 0; p < context.model().table.size(); ++p)
+        reducer.results().wait_value(p, std::nullopt);
 }
 
 void require_text(const std::string& text, const std::string& name) {
@@ -414,6 +415,7 @@ std::string load_shards(const Context& context, const std::vector<StateArray>& a
     SaveName name;
     together.run([&] {
         wait_for_values(context);
+        context.committed().require_idle();
         if (together.first()) name = read_index(folder);
     });
     together.share(name);
@@ -428,6 +430,11 @@ std::string load_shards(const Context& context, const std::vector<StateArray>& a
         copies = save->copies(arrays, context.model().table);
     });
     together.run([&] { save->read(copies); });
+    // Else ranks would go on with old values of others.
+    if (context.model().options.reducer.shard) {
+        context.committed().results().publish();
+        wait_for_values(context);
+    }
     return save->note();
 }
 

@@ -96,8 +96,8 @@ class ShardMethods(ContextState):
         del held
 
     def load_shards(self, folder: Union[str, "os.PathLike[str]"], arrays: Mapping[str, "Arrays"]) -> str:
-        """On all ranks: fills the arrays from what save_shards has saved, in any world. Returns the note. After values were loaded piece
-        by piece, call publish(). One rank gets whole parameters with {key: {name: array}}, while the others pass {}."""
+        """On all ranks: fills the arrays from what save_shards has saved, in any world. Returns the note. Values that are loaded
+        reach all ranks. One rank gets whole parameters with {key: {name: array}}, while the others pass {}."""
         held = self._name_arrays(arrays, writable=True)
         note: str = _ddp.ddp_shard_load(self._handle, os.fspath(folder))
         del held
