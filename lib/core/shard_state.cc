@@ -1,3 +1,5 @@
+#include "core/shard_state.h"
+
 #include <dirent.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -12,7 +14,6 @@
 #include <optional>
 #include <tuple>
 
-#include "core/shard_state.h"
 #include "kernels/dtype.h"
 #include "util/error.h"
 #include "util/hash.h"
@@ -241,6 +242,17 @@ public:
                 tag_);
     }
 
+    // Of all ranks, one after another.
+    template <class Value>
+    std::vector<Value> gather(const std::vector<Value>& mine) {
+        std::vector<Value> all(mine.size() * static_cast<std::size_t>(group_.world()));
+        if (group_.world() == 1) return mine;
+        group_.run({DDP_COLLECTIVE_ALLGATHER, mine.data(), all.data(), mine.size() * sizeof(Value),
+                    DDP_U8},
+                   tag_);
+        return all;
+    }
+
     // Throws, on all ranks, the error of the first rank on which `part` threw.
     void run(const std::function<void()>& part) {
         Outcome mine;
@@ -287,6 +299,53 @@ private:
     Group& group_;
     const OpTag tag_;
     bool all_know_ = false;
+};
+
+// Which rank saves an array that several have.
+class Replicas {
+public:
+    // Collective.
+    Replicas(Together& together, const std::vector<StateArray>& arrays, std::int32_t rank) {
+        std::vector<Replica> mine;
+        for (const StateArray& array : arrays)
+            if (array.replicated)
+                mine.push_back({name_of(array), hash_of(array.data, array.bytes())});
+        const auto counts = together.gather(std::vector<std::uint64_t>{mine.size()});
+        const auto most = static_cast<std::size_t>(*std::max_element(counts.begin(), counts.end()));
+        mine.resize(most);
+        const auto all = most > 0 ? together.gather(mine) : mine;
+        for (std::size_t r = 0; r < static_cast<std::size_t>(rank); ++r)
+            for (std::size_t i = 0; i < counts[r]; ++i)
+                lower_.emplace(all[r * most + i].name, std::pair(r, all[r * most + i].content));
+    }
+
+    // Whether no lower rank has it. Throws MISMATCH if one has something else there.
+    bool saved_here(const StateArray& array, const ParamTable& table) const {
+        const auto found = lower_.find(array.replicated ? name_of(array) : 0);
+        if (!array.replicated || found == lower_.end()) return true;
+        if (found->second.second != hash_of(array.data, array.bytes()))
+            throw CallError(
+                {DDP_ERROR_MISMATCH,
+                 str("'", array.key, "' of '", table[array.param].name,
+                     "' is replicated, and has other bits on rank ", found->second.first),
+                 -1, array.param});
+        return false;
+    }
+
+private:
+    struct Replica {
+        std::uint64_t name = 0, content = 0;
+    };
+    static std::uint64_t name_of(const StateArray& array) {
+        return Hash()
+            .add(array.key)
+            .add(static_cast<std::uint64_t>(array.param))
+            .add(static_cast<std::uint64_t>(array.first))
+            .add(static_cast<std::uint64_t>(array.count))
+            .value();
+    }
+
+    std::map<std::uint64_t, std::pair<std::size_t, std::uint64_t>> lower_;  // by name
 };
 
 // Values that others send come before those of a file, and are in the program's memory.
@@ -343,6 +402,10 @@ void check_state_array(const StateArray& array, const ParamTable& table,
         fail_call(DDP_ERROR_INVALID_ARGUMENT, array.count, " elements from ", array.first, " of '",
                   p.name, "', which has ", p.count);
     if (!array.data && array.count > 0) fail_call(DDP_ERROR_INVALID_ARGUMENT, "data is NULL");
+    const auto* value = static_cast<const std::byte*>(p.data);
+    if (p.device.kind != DDP_DEVICE_CPU && array.data >= value && array.data < value + p.bytes)
+        fail_call(DDP_ERROR_UNSUPPORTED, "the value of '", p.name,
+                  "' is on a device; copy it to CPU memory and back");
     for (const StateArray& other : others)
         if (other.param == array.param && other.key == array.key &&
             other.first < array.first + array.count && array.first < other.first + other.count)
@@ -376,13 +439,15 @@ void save_shards(const Context& context, const std::vector<StateArray>& arrays,
         });
         const std::uint64_t own = shared.note;
         together.share(shared);
+        const Replicas replicas(together, arrays, rank);
         together.run([&] {
             if (own != shared.note)
                 fail_call(DDP_ERROR_MISMATCH, "note is ", in_quotes(note),
                           ", and another one on rank 0");
             std::vector<StateArray> mine;
             for (const StateArray& array : arrays)
-                if (array.count > 0 && (!array.replicated || rank == 0)) mine.push_back(array);
+                if (array.count > 0 && replicas.saved_here(array, context.model().table))
+                    mine.push_back(array);
             const std::string target = folder + "/" + file_name(shared.name.save, rank, world);
             write_state_file(target, {shared.name.save, rank, world, note, {}}, std::move(mine),
                              context.model().table);

@@ -239,6 +239,63 @@ TEST(ShardSave, OneRankGetsWholeParameters) {
     });
 }
 
+// An optimizer of libddp's own: its states are arrays of pieces, and "step" is one number.
+TEST(ShardSave, StatesOfAnOptimizer) {
+    const Folder folder;
+    std::map<std::string, std::map<ddp_param, std::vector<float>>> moments[2];
+    for (const int world : {3, 2}) {
+        auto& found = moments[world == 2];
+        for (const char* name : {"exp_avg", "exp_avg_sq"})
+            for (std::size_t p = 0; p < kSizes.size(); ++p)
+                found[name][static_cast<ddp_param>(p)].resize(static_cast<std::size_t>(kSizes[p]));
+        on_ranks(deterministic(world), [&](int, ddp_group* group) {
+            Trainer trainer(group, kMixed);
+            ddp_context* context = trainer.model.context.get();
+            ddp_optimizer* optimizer = nullptr;
+            ASSERT_EQ(ddp_optimizer_create(context, "adamw", "lr=1e-3", &optimizer, nullptr), 0);
+            for (int step = 0; step < 2 && world == 3; ++step) {
+                for (int p = trainer.model.count(); p-- > 0;) {
+                    trainer.model.context.wait_value(p);
+                    trainer.model.fill(p, static_cast<float>(p + step));
+                    trainer.model.context.grad_ready(p);
+                }
+                trainer.model.context.finalize();
+                ASSERT_EQ(ddp_optimizer_step(optimizer, 1, nullptr), 0);
+                trainer.model.context.publish();
+            }
+            std::vector<ddp_optimizer_state> states(
+                static_cast<std::size_t>(ddp_optimizer_state_count(optimizer)));
+            for (std::size_t i = 0; i < states.size(); ++i) {
+                ddp_optimizer_state& state = states[i];
+                state.struct_size = sizeof state;
+                ASSERT_EQ(ddp_optimizer_state_get(optimizer, static_cast<std::int32_t>(i), &state,
+                                                  nullptr),
+                          0);
+                bool replicated = std::strcmp(state.name, "step") == 0;
+                for (const ddp_piece& piece : trainer.pieces)
+                    replicated |= piece.param == state.param && piece.replicated != 0;
+                ASSERT_EQ(
+                    ddp_shard_array(context, state.name, state.param, state.first, state.count,
+                                    state.dtype, state.data, replicated, nullptr),
+                    0);
+            }
+            if (world == 3)
+                trainer.model.context.save_shards(folder / "save");
+            else
+                trainer.model.context.load_shards(folder / "save");
+            for (const ddp_optimizer_state& state : states)
+                if (std::strcmp(state.name, "step") == 0)
+                    EXPECT_EQ(*static_cast<std::int64_t*>(state.data), 2);
+                else
+                    std::copy_n(static_cast<float*>(state.data), state.count,
+                                found[state.name][state.param].begin() + state.first);
+            ddp_optimizer_free(optimizer);
+        });
+    }
+    EXPECT_EQ(moments[0], moments[1]);
+    EXPECT_NE(moments[0]["exp_avg"][3][39'999], 0);
+}
+
 // One parameter `w` of `count` elements, which each rank has a part of, under the key "m".
 struct Part {
     BorrowedGroup group;
@@ -283,6 +340,26 @@ std::string load_error(const std::string& folder) {
         EXPECT_TRUE(part.all == std::vector<float>(100, -1)) << message;
     });
     return message;
+}
+
+// Rank 0 owns nothing of the parameter.
+TEST(ShardSave, OwnersOfAParameterHaveTheSameNumber) {
+    const Folder folder;
+    on_ranks(3, [&](int rank, ddp_group* group) {
+        Part part(group);
+        std::vector<double> step = {7};
+        if (rank > 0) part.context.add_shard_array("step", 0, 0, 1, step.data(), true);
+        part.context.save_shards(folder / "save");
+        std::vector<double> loaded = {0};
+        part.context.add_shard_array("step", 0, 0, 1, loaded.data(), true);
+        part.context.load_shards(folder / "save");
+        EXPECT_EQ(loaded, step);
+
+        step[0] += rank;
+        part.context.add_shard_array("step", 0, 0, 1, step.data(), true);
+        EXPECT_THAT(message_of([&] { part.context.save_shards(folder / "save"); }),
+                    HasSubstr("rank 1: 'step' of 'w' is replicated, and has other bits on rank 0"));
+    });
 }
 
 TEST(ShardSave, AnotherSaveTakesThePlaceOfTheFirst) {

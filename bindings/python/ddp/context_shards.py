@@ -88,7 +88,7 @@ class ShardMethods(ContextState):
 
     def save_shards(self, folder: Union[str, "os.PathLike[str]"], arrays: Mapping[str, "Arrays"], *, note: str = "") -> None:
         """On all ranks: saves `arrays` as safetensors in a folder that all ranks see, from which any number of ranks can load. By key,
-        such as "m", there is a list with an array for each of pieces(), or a dict of whole parameters by name, which rank 0 saves.
+        such as "m", there is a list with an array for each of pieces(), or a dict of whole parameters by name, alike on all ranks that give them.
         {"value": [piece.value for piece in pieces]} are the values. note: text that load_shards gives back, such as the step; alike on
         all ranks. If it fails, the folder holds the save before."""
         held = self._name_arrays(arrays, writable=False)

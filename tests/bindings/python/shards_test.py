@@ -75,7 +75,7 @@ class Shards(unittest.TestCase):
         return [parameter.data.tobytes() for parameter in ctx.parameters]
 
     def shared_folder(self):
-        """That of rank 0, which removes it at the end."""
+        """A folder of rank 0, which removes it at the end."""
         name = np.zeros(256, "u1")
         if self.rank == 0:
             folder = tempfile.mkdtemp()
