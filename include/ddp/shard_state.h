@@ -13,8 +13,8 @@
  *     ddp_shard_load(ctx, "checkpoint", &note, &error);
  *
  * A number that all owners of a parameter have, such as "step" of an optimizer (optimizer.h), is
- * element 0, replicated. One rank alone gets whole parameters: it asks for all elements of each, and the other ranks for
- * nothing.
+ * element 0, replicated. One rank alone gets whole parameters: it asks for all elements of each,
+ * and the other ranks for nothing.
  *
  * Each rank writes one file in the safetensors format: shard-00002-of-00004-SAVE.safetensors, with
  * tensors of one dimension that are called PARAMETER/KEY@FIRST. At the end rank 0 writes
@@ -38,9 +38,10 @@ DDP_EXTERN_C_BEGIN
  * it fails, and so does this call if it fails. key: such as "value" or "m"; UTF-8, without '/' and
  * '@'. first, count: which elements of the parameter. State that has fewer elements than its
  * parameter begins at 0. count 0: nothing. data: count elements in CPU memory, aligned to the
- * dtype. They are the caller's, and stay until then. replicated: ranks that name
- * these elements have the same ones, and the lowest saves them. Errors: INVALID_ARGUMENT (also for elements that were named
- * already). Threads: one. Blocks: no. Collective: no. Callbacks: no. */
+ * dtype. They are the caller's, and stay until then. replicated: ranks that name these elements
+ * have the same bits, and the lowest saves them. Errors: INVALID_ARGUMENT (also for elements that
+ * were named already), UNSUPPORTED (a value on a device). Threads: one. Blocks: no. Collective:
+ * no. Callbacks: no. */
 DDP_API ddp_status ddp_shard_array(ddp_context* context, const char* key, ddp_param param,
                                    int64_t first, int64_t count, ddp_dtype dtype, void* data,
                                    int32_t replicated, ddp_error** error);

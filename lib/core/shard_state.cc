@@ -242,7 +242,7 @@ public:
                 tag_);
     }
 
-    // Of all ranks, one after another.
+    // All ranks' values, one rank after another.
     template <class Value>
     std::vector<Value> gather(const std::vector<Value>& mine) {
         std::vector<Value> all(mine.size() * static_cast<std::size_t>(group_.world()));
