@@ -47,6 +47,7 @@
 %include "ddp/in_place.h"
 %include "ddp/round_robin.h"
 %include "ddp/shard.h"
+%include "ddp/shard_state.h"
 %include "ddp/sparse.h"
 %include "ddp/participation.h"
 %include "ddp/freeze.h"

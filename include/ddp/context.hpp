@@ -204,6 +204,23 @@ public:
     void wait_value_on(ddp_param param, void* stream) {
         detail::call(ddp_wait_value_on, get(), param, stream);
     }
+    /* Their state: shard_state.h. */
+    template <class T>
+    void add_shard_array(const std::string& key, ddp_param param, std::int64_t first,
+                         std::int64_t count, T* data, bool replicated = false) {
+        detail::call(ddp_shard_array, get(), key.c_str(), param, first, count, dtype_of<T>::value,
+                     static_cast<void*>(data), replicated ? 1 : 0);
+    }
+    void save_shards(const std::string& folder, const std::string& note = {}) {
+        detail::call(ddp_shard_save, get(), folder.c_str(), note.c_str());
+    }
+    /* The note. */
+    std::string load_shards(const std::string& folder) {
+        char* note = nullptr;
+        detail::call(ddp_shard_load, get(), folder.c_str(), &note);
+        const std::unique_ptr<char, decltype(&ddp_free)> owner(note, &ddp_free);
+        return note;
+    }
 
     /* The slices of a tensor: in_place.h. The first of their indices. */
     template <class T>

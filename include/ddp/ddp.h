@@ -32,6 +32,7 @@
 #include "record.h"
 #include "round_robin.h"
 #include "shard.h"
+#include "shard_state.h"
 #include "sparse.h"
 #include "stats.h"
 #include "store_more.h"

@@ -15,6 +15,7 @@
 #include "core/buffers.h"
 #include "core/model.h"
 #include "core/reducer.h"
+#include "core/state_file.h"
 #include "hooks/plain.h"
 #include "util/process.h"
 
@@ -107,4 +108,5 @@ private:
 struct ddp_context {
     libddp::Context impl;
     libddp::Origin origin{};
+    std::vector<libddp::StateArray> arrays{};  // for the next save or load of shards
 };

@@ -63,6 +63,8 @@ const char* purpose_name(Purpose purpose) {
             return "adding up norms (ddp_track_grad_norm)";
         case Purpose::kUpdate:
             return "the norms of parameters (ddp_optimizer_step)";
+        case Purpose::kShardState:
+            return "saving or loading shards (ddp_shard_save, ddp_shard_load)";
     }
     return "an unknown purpose";
 }

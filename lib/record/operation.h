@@ -27,7 +27,8 @@ enum class Purpose : std::int32_t {
     kGraph,    // a bucket's, of a step that is captured into a graph
     kPublish,  // a bucket's: new values of parameters
     kNorm,
-    kUpdate
+    kUpdate,
+    kShardState
 };
 
 // The part of libddp that calls such an operation; null for what is the program's.

@@ -174,6 +174,30 @@ def plans():
     write("plan", "text", "\xff\xfe")
 
 
+def shard_states():
+    def entry(dtype, shape, begin, end):
+        return {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
+
+    def seed(name, arrays, elements, **changes):
+        metadata = {"format": "libddp-shard", "version": "1", "save": "0123456789abcdef", "rank": "0", "world": "1", "note": "step 7",
+                    "shapes": '{"a":[4,6],"b/c@d":[3]}', "checksums": "$C", **changes}
+        write("shard_state", name, b"\0" + json.dumps({**arrays, "__metadata__": metadata}).encode() + b"\0" + elements)
+
+    ones = struct.pack("<f", 1) * 64
+    both = {"a/m@0": entry("F32", [10], 0, 40), "a/m@10": entry("F32", [14], 40, 96), "b/c@d/v@0": entry("F32", [3], 96, 108)}
+    seed("good", both, ones[:108])
+    seed("checksum", both, ones[:108], checksums="0" * 16)
+    seed("short", both, ones[:100])
+    seed("hole", {**both, "a/m@10": entry("F32", [13], 44, 96)}, ones[:108])
+    seed("overlap", {**both, "a/m@9": entry("F32", [1], 108, 112)}, ones[:112])
+    seed("complex", {**both, "a/z@0": entry("F64", [2, 2], 108, 140)}, ones[:140])
+    seed("shape", both, ones[:108], shapes='{"a":[4,9223372036854775807],"b/c@d":[3]}')
+    seed("save", both, ones[:108], save="0123456789abcdee")
+    seed("empty", {}, b"", shapes="{}", checksums="")
+    header = b'{"a/m@0":{},"a/m@0":{}}'
+    write("shard_state", "whole_file", b"\1" + struct.pack("<Q", len(header)) + header)
+
+
 def hook_states():
     def params(**shapes):
         return json.dumps(shapes)
@@ -358,5 +382,5 @@ def job_records():
 
 
 for make in (job_records, packed_records, rosters, etcd_json, etcd_replica, tcp_directory, exporter, store_frames, store_state, store_replies,
-             environment, addresses, file_log, plans, hook_states, options, verdicts, topologies, shared_memory, wire, codecs, tools, api):
+             environment, addresses, file_log, plans, shard_states, hook_states, options, verdicts, topologies, shared_memory, wire, codecs, tools, api):
     make()

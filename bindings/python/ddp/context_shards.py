@@ -1,11 +1,12 @@
 """The methods of a context whose ranks update a share of the parameters each (ddp/shard.h)."""
 from __future__ import annotations
 
+import os
 import weakref
-from typing import Any, List
+from typing import Any, List, Mapping, Sequence, Union
 
 from . import _ddp
-from ._arrays import device_of
+from ._arrays import device_of, memory_of
 from ._context_state import ContextState, Parameter
 from ._ddp import Memory
 from ._errors import InvalidStateError
@@ -84,3 +85,46 @@ class ShardMethods(ContextState):
     def wait_value(self, param: int) -> None:
         """Waits until the parameter has its new value on this rank."""
         _ddp.ddp_wait_value(self._handle, param)
+
+    def save_shards(self, folder: Union[str, "os.PathLike[str]"], arrays: Mapping[str, "Arrays"], *, note: str = "") -> None:
+        """On all ranks: saves `arrays` as safetensors in a folder that all ranks see, from which any number of ranks can load. By key,
+        such as "m", there is a list with an array for each of pieces(), or a dict of whole parameters by name, alike on all ranks that give them.
+        {"value": [piece.value for piece in pieces]} are the values. note: text that load_shards gives back, such as the step; alike on
+        all ranks. If it fails, the folder holds the save before."""
+        held = self._name_arrays(arrays, writable=False)
+        _ddp.ddp_shard_save(self._handle, os.fspath(folder), note)
+        del held
+
+    def load_shards(self, folder: Union[str, "os.PathLike[str]"], arrays: Mapping[str, "Arrays"]) -> str:
+        """On all ranks: fills the arrays from what save_shards has saved, in any world. Returns the note. Values that are loaded
+        reach all ranks. One rank gets whole parameters with {key: {name: array}}, while the others pass {}."""
+        held = self._name_arrays(arrays, writable=True)
+        note: str = _ddp.ddp_shard_load(self._handle, os.fspath(folder))
+        del held
+        return note
+
+    def _name_arrays(self, arrays: Mapping[str, "Arrays"], writable: bool) -> List[Memory]:
+        """For the next call. Returns their memory, to be held until then."""
+        named = []
+        for key, each in arrays.items():
+            if isinstance(each, Mapping):
+                by_name = {parameter.name: parameter for parameter in self.parameters}
+                for name, array in each.items():
+                    if name not in by_name:
+                        raise ValueError(f"{key}: {name!r} is not registered")
+                    named.append((key, by_name[name], 0, True, memory_of(f"{key} of {name}", array, writable)))
+                continue
+            pieces = self.pieces()
+            if len(each) != len(pieces):
+                raise ValueError(f"{key}: there are {len(each)} arrays, and {len(pieces)} pieces")
+            for piece, array in zip(pieces, each):
+                memory = memory_of(f"{key} of {piece.name}", array, writable)
+                if memory.count != piece.count:
+                    raise ValueError(f"{key} of {piece.name}: there are {memory.count} elements, and {piece.count} in the piece")
+                named.append((key, piece.param, piece.first, piece.replicated, memory))
+        for key, parameter, first, replicated, memory in named:
+            _ddp.ddp_shard_array(self._handle, key, parameter, first, memory.count, memory.dtype, memory.address, replicated)
+        return [entry[-1] for entry in named]
+
+
+Arrays = Union[Sequence[Any], Mapping[str, Any]]

@@ -1,5 +1,9 @@
 """A context whose ranks update a share of the parameters each: the values are those of ranks that update all. On 2 and on 3 ranks."""
 import gc
+import importlib.util
+import pathlib
+import shutil
+import tempfile
 import unittest
 import weakref
 
@@ -69,6 +73,55 @@ class Shards(unittest.TestCase):
                 for parameter in ctx.parameters:
                     ctx.wait_value(parameter)
         return [parameter.data.tobytes() for parameter in ctx.parameters]
+
+    def shared_folder(self):
+        """A folder of rank 0, which removes it at the end."""
+        name = np.zeros(256, "u1")
+        if self.rank == 0:
+            folder = tempfile.mkdtemp()
+            self.addCleanup(shutil.rmtree, folder)
+            name[:len(folder)] = np.frombuffer(folder.encode(), "u1")
+        self.group.broadcast(name, root=0)
+        self.addCleanup(self.group.barrier)  # before that: the last comes first
+        return pathlib.Path(name.tobytes().rstrip(b"\0").decode())
+
+    def test_what_was_saved_is_loaded_in_pieces_and_whole(self):
+        folder = self.shared_folder() / "save"
+        ctx = self.make(owners=OWNERS)
+        pieces = ctx.pieces()
+        m = [np.arange(piece.first, piece.first + piece.count, dtype="f8") for piece in pieces]
+        ctx.save_shards(folder, {"value": [piece.value for piece in pieces], "m": m}, note="step 7")
+        self.assertEqual(len(list(folder.glob("*.safetensors"))), self.world)
+        again = [np.zeros(piece.count) for piece in pieces]
+        self.assertEqual(ctx.load_shards(folder, {"m": again}), "step 7")
+        for one, other in zip(m, again):
+            np.testing.assert_array_equal(one, other)
+        whole = {parameter.name: np.zeros(len(parameter.data)) for parameter in ctx.parameters if len(parameter.data)}
+        ctx.load_shards(folder, {"m": whole} if self.rank == 0 else {})
+        for array in whole.values():
+            np.testing.assert_array_equal(array, np.arange(len(array)) if self.rank == 0 else 0)
+        if importlib.util.find_spec("safetensors"):
+            from safetensors import safe_open
+            for path in folder.glob("*.safetensors"):
+                with safe_open(path, framework="np") as file:
+                    self.assertEqual(file.metadata()["note"], "step 7")
+                    for name in file.keys():
+                        key, first = name.split("/")[1].split("@")
+                        if key == "m":
+                            array = file.get_tensor(name)
+                            np.testing.assert_array_equal(array, int(first) + np.arange(len(array)))
+
+    def test_mistakes_in_saving(self):
+        ctx = self.make()
+        folder = self.shared_folder()
+        with self.assertRaisesRegex(ValueError, "m: there are 0 arrays"):
+            ctx.save_shards(folder, {"m": []})
+        with self.assertRaisesRegex(ValueError, "m: 'x' is not registered"):
+            ctx.save_shards(folder, {"m": {"x": np.zeros(2)}})
+        with self.assertRaisesRegex(ValueError, "there are 0 elements, and"):
+            ctx.save_shards(folder, {"m": [np.zeros(0)] * len(ctx.pieces())})
+        with support.raises(self, ddp.Error, "holds no complete save"):
+            ctx.load_shards(folder, {})
 
     def test_bits_of_ranks_that_update_all(self):
         with self.make(shard=False, rebuild=False) as ctx:
