@@ -29,6 +29,7 @@ ROOMS = (
     ("lib/hooks/*", "hooks equivalence"),
     ("lib/elastic/*", "elastic capi"),
     ("lib/outer/*", "hooks elastic capi"),
+    ("lib/optimizer/*", "capi device python"),
     ("lib/record/*", "record why run"),
     ("lib/core/*", "core capi hooks property equivalence failure"),
     ("lib/capi/*", "capi abi install python java julia"),

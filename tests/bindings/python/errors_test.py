@@ -128,22 +128,22 @@ class Errors(unittest.TestCase):
             store.set("a", b"")
 
     def test_views_outlive_everything(self):
-        ctx = context(self.group, bucket_cap=4, first_bucket_cap=4)
-        old = np.asarray(ctx.parameters[0].view())
-        for _ in range(2):  # the second step_begin rebuilds the buckets in another order, and views move
+        ctx = context(self.group, 3, bucket_cap=24, first_bucket_cap=24)
+        old = np.asarray(ctx.parameters[1].view())
+        for _ in range(2):  # the second step_begin rebuilds the buckets: p1 leaves p2 for p0, and views move
             ctx.step_begin()
-            for param in (0, 1):
+            for param in (0, 1, 2):
                 ctx.put(param, np.full(3, param + 1, "f4"))
             ctx.finalize()
         self.assertEqual(ctx.layout_generation, 2)
-        new = np.asarray(ctx.parameters[0].view())
+        new = np.asarray(ctx.parameters[1].view())
         self.assertNotEqual(old.__array_interface__["data"], new.__array_interface__["data"])
         del ctx
         self.group.close()
         gc.collect()
         old += 1
         new += 1
-        self.assertEqual(new.sum(), 6)
+        self.assertEqual(new.sum(), 9)
 
     def test_store(self):
         with ddp.Store("tcp://127.0.0.1:0", server=True, timeout=5) as store:
