@@ -390,7 +390,8 @@ TEST(ShardSave, MistakesAreErrorsOnAllRanksAndKeepTheSaveBefore) {
         part.context.add_shard_array("m", 0, rank * 60, 40, part.all.data());
         expect(DDP_ERROR_MISMATCH, "elements 40 to 59 of 'm' of 'w' were saved by no rank");
         if (rank == 0) part.context.add_shard_array("m", 0, 0, 40, part.all.data());
-        if (rank == 1) part.context.add_shard_array("m", 0, 40, 10, std::vector<double>(10).data());
+        std::vector<double> wide(10);
+        if (rank == 1) part.context.add_shard_array("m", 0, 40, 10, wide.data());
         expect(DDP_ERROR_MISMATCH, "f32 on rank 0 and f64 on rank 1");
         EXPECT_THAT(message_of([&] { part.save(save, rank == 1 ? "a" : "b"); }),
                     HasSubstr("rank 1: note is 'a', and another one on rank 0"));
