@@ -867,12 +867,13 @@ class BesidePyTorch(unittest.TestCase):
 
         hooks = {name: lambda group, name=name: (group, getattr(default_hooks, name))
                  for name in ("allreduce_hook", "fp16_compress_hook", "bf16_compress_hook")}
+        # PowerSGD draws its first matrices in the order of the gradients in a bucket, which need not be that of PyTorch's class.
         for name, self.hook in {**hooks, "powersgd": powersgd}.items():
             for views in (False, True):
                 ours = self.train(Network, DistributedDataParallel, gradient_as_bucket_view=views)
                 theirs = self.train(Network, nn.parallel.DistributedDataParallel, gradient_as_bucket_view=views)
                 for one, other in zip(ours, theirs):
-                    self.assertLess((one - other).abs().max().item(), 1e-2 if "16" in name else 1e-4, name)
+                    self.assertLess((one - other).abs().max().item(), 1e-4 if name == "allreduce_hook" else 1e-2, name)
 
     @unittest.skipIf(DEVICE.type == "played", "the group of torch.distributed has no such device")
     def test_joined(self):

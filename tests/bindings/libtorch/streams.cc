@@ -481,6 +481,7 @@ void buckets_outlive_the_step_in_which_they_move(const ddp::Group& group, bool i
     Net alone, net = on_device();
     ddp::DistributedDataParallelOptions options;
     options.gradient_as_bucket_view = true;
+    options.bucket_cap_mb = 0.0003;  // the second plan has other buckets
     ddp::DistributedDataParallel model(net, group, options);
     torch::optim::SGD one(alone->parameters(), 0.1), all(net->parameters(), 0.1);
     const std::int64_t before = model.context().layout_generation();

@@ -208,7 +208,7 @@ class Modules(torch_module.Modules):
 
     def move_gradients(self, fresh):
         alone, module = Network(), Network().to(DEVICE)
-        model = DistributedDataParallel(module, gradient_as_bucket_view=True)  # one bucket
+        model = DistributedDataParallel(module, gradient_as_bucket_view=True, bucket_cap_mb=300 / 2**20)  # the second plan has other buckets
         optimizers = [torch.optim.SGD(each.parameters(), lr=0.1) for each in (alone, module)]
         begin, moves = model._steps.begin, []
 
