@@ -154,7 +154,9 @@ void Publisher::wait(ReducerParts& parts, std::int32_t param, std::optional<void
     if (s.bucket < 0) return;
     const auto bucket = static_cast<std::size_t>(s.bucket);
     take(parts, bucket);
-    if (const auto parcel = find(bucket)) parcel->asked_for.store(true, std::memory_order_release);
+    const auto parcel = find(bucket);
+    if (parcel && !parcel->asked_for.exchange(true, std::memory_order_acq_rel))
+        unasked_.fetch_sub(1, std::memory_order_acq_rel);
     if (!s.streams) return;
     if (stream)
         s.streams->stream()->lead(*stream);
@@ -202,6 +204,7 @@ void Publisher::finish(ReducerParts& parts) {
 }
 
 void Publisher::require_asked(const ReducerParts& parts, std::int32_t param) {
+    if (unasked_.load(std::memory_order_acquire) == 0) return;
     const std::int32_t bucket = parts.gradients[param].bucket;
     if (bucket < 0) return;
     const auto parcel = find(static_cast<std::size_t>(bucket));
@@ -230,7 +233,10 @@ std::shared_ptr<Publisher::Parcel> Publisher::find(std::size_t bucket) {
 
 void Publisher::put(std::size_t bucket, std::shared_ptr<Parcel> parcel) {
     const Lock lock(mutex_);
-    parcels_[bucket] = std::move(parcel);
+    std::shared_ptr<Parcel>& place = parcels_[bucket];
+    if (!place || place->asked_for.load(std::memory_order_acquire))
+        unasked_.fetch_add(1, std::memory_order_acq_rel);
+    place = std::move(parcel);
 }
 
 void Publisher::forget(ReducerParts& parts) {
@@ -243,6 +249,7 @@ void Publisher::forget(ReducerParts& parts) {
         transfer(bucket.home, views_of(parts, bucket), DDP_U8);
     }
     parcels_.clear();
+    unasked_ = 0;
     due_ = false;
 }
 

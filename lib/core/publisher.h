@@ -70,6 +70,8 @@ private:
     void put(std::size_t bucket, std::shared_ptr<Parcel> parcel);
 
     UpdateCallback update_;
+    // Parcels that the program has not waited for: mostly none, and then a gradient takes no lock.
+    std::atomic<std::int32_t> unasked_{0};
     Mutex mutex_;
     // by bucket; none before the first call
     std::map<std::size_t, std::shared_ptr<Parcel>> parcels_ DDP_GUARDED_BY(mutex_);
