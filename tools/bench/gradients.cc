@@ -56,7 +56,7 @@ OwnGradients::OwnGradients(const Model& model) {
 
 SharedGradients::SharedGradients(ddp_group* group, const ddp_context_options& options,
                                  const Model& model, const std::vector<Gradient>* own,
-                                 const Place* place)
+                                 const Place* place, bool norm)
     : view_(own == nullptr) {
     if (place) place_ = *place;
     ddp_context* context = nullptr;
@@ -74,6 +74,11 @@ SharedGradients::SharedGradients(ddp_group* group, const ddp_context_options& op
         Result set;
         set.check(
             ddp_set_stream(context, place->device.kind, place->device.index, place->stream, set));
+    }
+    if (norm) {
+        std::int32_t number = -1;
+        Result tracked;
+        tracked.check(ddp_track_grad_norm(context, 2, nullptr, 0, &number, tracked));
     }
     Result committed;
     committed.check(ddp_commit(context, committed));
@@ -102,6 +107,11 @@ void SharedGradients::finalize() const {
     Result result;
     result.check(place_ ? ddp_finalize_on(context_.get(), place_->stream, result)
                         : ddp_finalize(context_.get(), result));
+}
+
+void SharedGradients::clip(double max_norm) const {
+    Result result;
+    result.check(ddp_clip_grad_norm(context_.get(), 0, max_norm, nullptr, result));
 }
 
 void SharedGradients::finalize_async() const {

@@ -44,9 +44,10 @@ private:
 class SharedGradients {
 public:
     // own: where the gradients lie (copy), or nullptr: in their buckets (view). place: nullptr: on
-    // the CPU.
+    // the CPU. norm: the context counts the norm of all gradients.
     SharedGradients(ddp_group* group, const ddp_context_options& options, const Model& model,
-                    const std::vector<Gradient>* own, const Place* place = nullptr);
+                    const std::vector<Gradient>* own, const Place* place = nullptr,
+                    bool norm = false);
 
     ddp_context* context() const { return context_.get(); }
     const std::string& name(std::size_t index) const { return names_[index]; }
@@ -60,6 +61,8 @@ public:
     void set_sync(bool sync) const;
     void ready(std::size_t index) const;
     void finalize() const;
+    // By that norm.
+    void clip(double max_norm) const;
     // Instead: the end without waiting, and for each parameter, before finalize(), that the host
     // (CPU) or this stream waits.
     void finalize_async() const;

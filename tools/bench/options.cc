@@ -147,6 +147,11 @@ CLI::App* add_replay(CLI::App& app, Options& options) {
     command->add_flag("--find-unused", options.find_unused,
                       "Also run the loop with DDP_CONTEXT_FIND_UNUSED, in turns with the other, "
                       "and print the ratio");
+    command->add_flag(
+        "--norm", options.norm,
+        "Also run the loop with the norm of all gradients (ddp_track_grad_norm), once "
+        "with and once without clipping, in turns with the other, and print the "
+        "ratios");
     command->add_option("--hook", options.hook,
                         "Also run the loop with this communication hook, in turns with the other, "
                         "and print the ratio");
@@ -181,7 +186,7 @@ CLI::App* add_replay(CLI::App& app, Options& options) {
           command->add_flag("--autotune", options.autotune,
                             "Also run the loop with DDP_CONTEXT_AUTOTUNE, which first finds a "
                             "bucket size, in turns with the others: a row")})
-        for (const char* other : {"--find-unused", "--hook", "--trace", "--device",
+        for (const char* other : {"--find-unused", "--norm", "--hook", "--trace", "--device",
                                   "--without-overlap", "--sync-every"})
             option->excludes(command->get_option(other));
     return command;

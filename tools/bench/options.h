@@ -52,6 +52,7 @@ struct Options : Settings {
     std::vector<unsigned> sync_every;  // also run a loop for each: averages in one of so many steps
     bool copy = false;
     bool find_unused = false;
+    bool norm = false;
     std::vector<double> also_mb;  // also run the loop with these bucket sizes
     bool autotune = false;        // also run it with the one that libddp finds
     std::string trace;            // write a trace of some more steps to this file

@@ -98,8 +98,9 @@ void check_means(const std::vector<Gradient>& gradients, int world, std::int64_t
 // The steps of one context, and the CPU time that this process has spent in them.
 struct Variant {
     Variant(ddp_group* group, const ddp_context_options& options, double mb, const Model& model,
-            const std::vector<Gradient>* own)
-        : gradients(group, options, model, own),
+            const std::vector<Gradient>* own, std::optional<double> clips_at = {})
+        : gradients(group, options, model, own, nullptr, clips_at.has_value()),
+          max_norm(clips_at),
           world(ddp_group_world_size(group)),
           bucket_mb(mb) {}
 
@@ -109,6 +110,7 @@ struct Variant {
         gradients.begin_step();
         backward.run(gradients.all(), iteration, [&](std::size_t i) { gradients.ready(i); });
         gradients.finalize();
+        if (max_norm) gradients.clip(*max_norm);
         const double end = now_ms();
         cpu += cpu_ms(CLOCK_PROCESS_CPUTIME_ID) - cpu_start;
         ++steps;
@@ -167,6 +169,7 @@ struct Variant {
     }
 
     SharedGradients gradients;
+    std::optional<double> max_norm;
     bool exact = true;
     int world;
     double bucket_mb;
@@ -229,11 +232,12 @@ std::vector<Row> run_replay(ddp_group* group, const Options& options) {
     };
     std::vector<Iteration> loops = {local};
     std::list<Variant> variants;
-    const auto add = [&](double mb, std::uint32_t flags) -> Variant& {
+    const auto add = [&](double mb, std::uint32_t flags,
+                         std::optional<double> max_norm = {}) -> Variant& {
         Settings with = options;
         with.bucket_mb = mb;
         Variant& variant =
-            variants.emplace_back(group, context_options(with, flags), mb, model, place);
+            variants.emplace_back(group, context_options(with, flags), mb, model, place, max_norm);
         loops.push_back([&] { return variant.step(backward, ++iteration); });
         return variant;
     };
@@ -251,6 +255,11 @@ std::vector<Row> run_replay(ddp_group* group, const Options& options) {
     const std::size_t after = loops.size();
     Variant *finding = nullptr, *hooked = nullptr;
     if (options.find_unused) finding = &add(options.bucket_mb, DDP_CONTEXT_FIND_UNUSED);
+    const std::size_t with_norm = loops.size();
+    if (options.norm) {
+        add(options.bucket_mb, 0, HUGE_VAL);
+        add(options.bucket_mb, 0, 1e-3).exact = false;
+    }
     if (!options.hook.empty()) {
         use_hook(*(hooked = &add(options.bucket_mb, 0)), options);
         hooked->exact = false;  // the hook may be lossy
@@ -264,6 +273,12 @@ std::vector<Row> run_replay(ddp_group* group, const Options& options) {
     if (finding) {
         row["find_unused_ms"] = median(series[after]);
         row["find_unused_ratio"] = median(series[after]) / median(series[1]);
+    }
+    if (options.norm) {
+        row["norm_ms"] = median(series[with_norm]);
+        row["norm_ratio"] = median(series[with_norm]) / median(series[1]);
+        row["clip_ms"] = median(series[with_norm + 1]);
+        row["clip_ratio"] = median(series[with_norm + 1]) / median(series[1]);
     }
     if (hooked) {
         row["hook"] = ddp_hook_name(hooked->gradients.context());
