@@ -102,7 +102,8 @@ typedef ddp_status (*ddp_update_fn)(void* user_data, const ddp_piece* const* pie
  * checkpoint. ddp_step_discard is refused. Errors: INVALID_STATE (during a step; no
  * DDP_CONTEXT_SHARD), UNSUPPORTED (with FIND_UNUSED, STATIC_GRAPH, SKIP_NONFINITE, CHECK,
  * verify_interval and norms (norm.h), which agree or compare at the end of a step; with parameters
- * on devices). Threads: one. Blocks: no. Collective: no, but alike on all ranks. Callbacks: no. */
+ * on devices). Threads: one. Blocks: no. Collective: no, but compared before the next update.
+ * Callbacks: no. */
 DDP_API ddp_status ddp_set_update(ddp_context* context, ddp_update_fn fn, void* user_data,
                                   void (*destroy)(void* user_data), ddp_error** error);
 

@@ -171,7 +171,6 @@ bool Transport::has_ready() const {
 
 bool Transport::ready(const ddp_collective& collective, std::int64_t patience_ns) {
     if (collective.counts && !has(DDP_BACKEND_COUNTS)) return false;  // run() gives it others
-    if (collective.counts && !has(DDP_BACKEND_COUNTS)) return false;  // run() does something else
     auto failure = no_failure();
     std::int32_t all_here = 0;
     check(backend_->ready(transport_, &collective, patience_ns, &all_here, &failure), failure,

@@ -110,7 +110,8 @@ BucketPlan Planner::common(Group& group, const ContextNumber& number,
     const bool same = std::equal(
         lists.begin(), lists.end(), mine.buckets.begin(), mine.buckets.end(),
         [](const auto& list, const PlanBucket& bucket) { return list == bucket.params; });
-    BucketPlan plan = same ? mine : lay_out(lists);
+    // One that was shared out fits the world before.
+    BucketPlan plan = same && !model_.options.reducer.shard ? mine : lay_out(lists);
     agree_on_plan(group, number.tag(), hash_plan(plan));
     return plan;
 }

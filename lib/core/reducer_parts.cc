@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "comm/link.h"
+#include "core/publisher.h"
 
 namespace libddp {
 
@@ -53,6 +54,9 @@ void ReducerParts::next_step(Step::Begin begin) {
     gradients.begin_step(participation);
     queue.begin_step(*step, participation);
     step->agreement ^= totals.update;
+    constexpr std::uint64_t kUpdatesInTheStep = 0x9e3779b97f4a7c15;
+    if (observers.publisher && observers.publisher->updates())
+        step->agreement ^= kUpdatesInTheStep;
 }
 
 void ReducerParts::forget_step() {

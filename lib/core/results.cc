@@ -192,6 +192,7 @@ void Results::set_update(UpdateCallback update) {
         };
     publisher_of(parts_).set_update(std::move(update));
     parts_.hook.continue_with(std::move(continuation));
+    parts_.next_step(parts_.step->begin);
 }
 
 void Results::wait_value(std::int32_t param, std::optional<void*> stream) {

@@ -572,6 +572,58 @@ TEST(Shard, AnotherGroupMakesOtherPieces) {
     });
 }
 
+// Ranks whose worlds were other ones, and so were the orders in their buckets.
+TEST(Shard, RanksFromOtherWorldsMeet) {
+    on_ranks(3, [](int rank, ddp_group* group) {
+        auto options = Sharded::options(0);
+        options.bucket_cap_bytes = options.first_bucket_cap_bytes = 1 << 20;
+        Model model(group, {100, 30, 70, 500, 64, 20}, true, options);
+        for (const int p : {1, 2, 5}) model.context.set_owner(p, DDP_OWNER_WHOLE);
+        model.context.set_owner(4, DDP_OWNER_REPLICATED);
+        model.context.commit();
+        BorrowedGroup all(group);
+        ddp::Group apart = all.split(rank == 2 ? 1 : 0, rank);
+        for (ddp_group* const next : {apart.get(), group}) {
+            ASSERT_EQ(ddp_context_set_group(model.context.get(), next, nullptr), DDP_OK);
+            for (int p = model.count(); p-- > 0;) {
+                model.context.wait_value(p);
+                model.fill(p, static_cast<float>(rank));
+                model.context.grad_ready(p);
+            }
+            model.context.finalize();
+            for (const ddp_piece& piece : model.context.pieces())
+                for (std::int64_t k = 0; k < piece.count; ++k)
+                    static_cast<float*>(piece.value)[k] =
+                        static_cast<const float*>(piece.gradient)[k];
+            model.context.publish();
+            const float mean = next == group ? 1.0f : rank == 2 ? 2.0f : 0.5f;
+            for (int p = 0; p < model.count(); ++p) {
+                model.context.wait_value(p);
+                const auto& values = model.data[static_cast<std::size_t>(p)];
+                for (std::size_t k = 0; k < values.size(); ++k)
+                    ASSERT_EQ(values[k], mean + static_cast<float>(k)) << p << " " << k;
+            }
+        }
+        ASSERT_EQ(ddp_context_set_group(model.context.get(), apart.get(), nullptr), DDP_OK);
+    });
+}
+
+// One rank would update in the step, and the others after it: named before any value changes.
+TEST(Shard, AnUpdateOnOneRankOnlyIsNamedOnAll) {
+    on_ranks(3, [](int rank, ddp_group* group) {
+        Sharded model(group);
+        model.context.commit();
+        model.step(1);
+        model.context.publish();
+        int updates = 0;
+        if (rank == 1)
+            model.context.set_update([&](const ddp_piece* const*, std::size_t) { ++updates; });
+        EXPECT_THAT(message_of([&] { model.step(1); }),
+                    HasSubstr("ddp_set_update has given some ranks a function, and others none"));
+        EXPECT_EQ(updates, 0);
+    });
+}
+
 TEST(Shard, MistakesAreNamed) {
     on_ranks(1, [](int, ddp_group* group) {
         Model plain(group, {10}, true);
