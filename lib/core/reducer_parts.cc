@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "comm/link.h"
-#include "core/publisher.h"
 
 namespace libddp {
 
@@ -53,10 +52,7 @@ void ReducerParts::next_step(Step::Begin begin) {
                  model.options.reducer.votes && group->world() > 1, begin);
     gradients.begin_step(participation);
     queue.begin_step(*step, participation);
-    step->agreement ^= totals.update;
-    constexpr std::uint64_t kUpdatesInTheStep = 0x9e3779b97f4a7c15;
-    if (observers.publisher && observers.publisher->updates())
-        step->agreement ^= kUpdatesInTheStep;
+    step->agreement ^= totals.update ^ totals.in_step;
 }
 
 void ReducerParts::forget_step() {

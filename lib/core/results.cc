@@ -186,6 +186,8 @@ void Results::require_updates() const {
 
 void Results::set_update(UpdateCallback update) {
     InstalledHook::Continuation continuation;
+    constexpr std::uint64_t kInStep = 0x9e3779b97f4a7c15;
+    parts_.totals.in_step = update.fn ? kInStep : 0;
     if (update.fn)
         continuation = [this](const ddp_bucket& bucket, const OpTag& tag) {
             return publisher_of(parts_).update(parts_, bucket, tag);
