@@ -15,7 +15,9 @@
  * parameter, for optimizers that need whole matrices, and all ranks a small one (ddp_set_owner).
  * The buckets and the pieces stay as ddp_commit made them, so that the optimizer's state stays
  * where it is: buckets are not rebuilt. A plan adopted before ddp_commit (plan.h) gives another
- * order. ddp_context_set_group makes new pieces.
+ * order. ddp_context_set_group makes new pieces, after values that are under way have arrived. If
+ * the old group broke while ranks had different values, no step begins until every rank has loaded
+ * a checkpoint (ddp_shard_load), or has called ddp_publish to go on with each owner's values.
  *
  * After ddp_finalize a gradient of which this rank owns no piece, or the rest of one, has no
  * meaning. A hook sees whole buckets. Values travel through the memory of the buckets: gradients

@@ -110,7 +110,7 @@ BucketPlan Planner::common(Group& group, const ContextNumber& number,
     const bool same = std::equal(
         lists.begin(), lists.end(), mine.buckets.begin(), mine.buckets.end(),
         [](const auto& list, const PlanBucket& bucket) { return list == bucket.params; });
-    // One that was shared out fits the world before.
+    // Buckets that were shared out have the order of the world before.
     BucketPlan plan = same && !model_.options.reducer.shard ? mine : lay_out(lists);
     agree_on_plan(group, number.tag(), hash_plan(plan));
     return plan;

@@ -6,11 +6,13 @@
 
 #include "comm/link.h"
 #include "comm/verdict.h"
+#include "core/agreement.h"
 #include "core/reducer_parts.h"
 #include "kernels/arithmetic.h"
 #include "kernels/dtype.h"
 #include "kernels/on_device.h"
 #include "util/interrupt.h"
+#include "util/log.h"
 
 namespace libddp {
 namespace {
@@ -84,6 +86,15 @@ void bring_home(const ddp_bucket& bucket, std::byte* gradient, std::size_t count
     cpu::convert(gradient, bucket.dtype, result, bucket.result_dtype, count);
 }
 
+// Values that do not travel otherwise: those of rank 0 become those of all.
+void send_replicated(const ReducerParts& parts) {
+    std::vector<const Param*> params;
+    for (const Param& p : parts.model.table.params())
+        if (p.gradient.owner == Owner::kAll) params.push_back(&p);
+    broadcast_state(*parts.group, parts.number->tag(Purpose::kPublish), parts.model.streams, params,
+                    0);
+}
+
 OpTag tag_between_steps(const ReducerParts& parts, const ddp_bucket& bucket) {
     const auto index = static_cast<std::size_t>(bucket.index);
     OpTag tag = parts.queue.step_tag(Purpose::kPublish);
@@ -101,6 +112,7 @@ void Publisher::publish(ReducerParts& parts) {
         parts.refuse_in_step(str("gradients of unsynced steps wait for step ", parts.totals.steps,
                                  " in the memory through which values travel; call it after the "
                                  "synced step"));
+    if (torn_) send_replicated(parts);
     const StreamScope order(parts.model.streams);
     for (const std::size_t b : forward_order(parts.layout->plan())) {
         const auto parcel = std::make_shared<Parcel>();
@@ -116,7 +128,7 @@ void Publisher::publish(ReducerParts& parts) {
                 true, tag);
         put(b, parcel);
     }
-    due_ = false;
+    due_ = torn_ = false;
     parts.totals.means = Means::kPublished;
 }
 
@@ -138,6 +150,7 @@ WorkPtr Publisher::update(ReducerParts& parts, const ddp_bucket& bucket, const O
     for (const ShardPiece& own : values.replicated) add(own);
     std::vector<const ddp_piece*> pointers;
     for (const ddp_piece& piece : pieces) pointers.push_back(&piece);
+    due_ = true;
     ddp_error* error = nullptr;
     const ddp_status status =
         update_.fn(update_.user_data.get(), pointers.data(), pointers.size(), &error);
@@ -239,7 +252,23 @@ void Publisher::put(std::size_t bucket, std::shared_ptr<Parcel> parcel) {
     place = std::move(parcel);
 }
 
-void Publisher::forget(ReducerParts& parts) {
+bool Publisher::leave_group(ReducerParts& parts) {
+    if (!parts.group->broken()) {
+        require_published(parts);
+        try {
+            finish(parts);
+        } catch (const Error& error) {
+            log(LogLevel::kWarn, "the values of step ", parts.totals.steps - 1,
+                " have not come to rank ", parts.group->rank(), ": ", error.what());
+        }
+    }
+    const Lock lock(mutex_);
+    return due_ || std::any_of(parcels_.begin(), parcels_.end(), [](const auto& entry) {
+               return !entry.second->taken.load(std::memory_order_relaxed);
+           });
+}
+
+void Publisher::enter_group(ReducerParts& parts, bool differ) {
     const Lock lock(mutex_);
     const bool any = std::any_of(parcels_.begin(), parcels_.end(), [](const auto& entry) {
         return !entry.second->taken.load(std::memory_order_relaxed);
@@ -250,16 +279,25 @@ void Publisher::forget(ReducerParts& parts) {
     }
     parcels_.clear();
     unasked_ = 0;
-    due_ = false;
+    due_ = torn_ = differ;
 }
 
-void Publisher::on_begin(ReducerParts& parts) {
+void Publisher::require_published(const ReducerParts& parts) const {
+    if (torn_)
+        parts.refuse_in_step(
+            "the group broke while ranks had different values, so some are of the step that failed "
+            "and others older; load a checkpoint on every rank (ddp_shard_load), or call "
+            "ddp_publish to go on with the values of each owner");
     if (due_)
         parts.refuse_in_step(
             str("each rank has updated its own shard only, and not published it, since step ",
                 parts.totals.steps - 1,
                 "; call ddp_publish after the optimizer on every rank, also where it changed "
                 "nothing"));
+}
+
+void Publisher::on_begin(ReducerParts& parts) {
+    require_published(parts);
     finish(parts);
 }
 

@@ -46,9 +46,12 @@ public:
     void require_asked(const ReducerParts& parts, std::int32_t param);
     // Waits for values that are under way, well or badly, at most until the deadline.
     void drain(const Deadline& deadline);
-    // After another group has come: what was on its way is lost. Gradients in buckets are zero, if
-    // values stood there.
-    void forget(ReducerParts& parts);
+    // Before another group comes: takes the values that are under way, if the group is whole. True:
+    // ranks may have different values now. Throws if the program has not published them.
+    bool leave_group(ReducerParts& parts);
+    // After another group has come. Gradients in buckets are zero, if values stood there. differ:
+    // what leave_group() said on any rank of it.
+    void enter_group(ReducerParts& parts, bool differ);
 
     // A gradient would overwrite values on their way.
     void on_begin(ReducerParts& parts) override;
@@ -64,6 +67,7 @@ private:
         Mutex mutex{};
     };
 
+    void require_published(const ReducerParts& parts) const;
     void finish(ReducerParts& parts);
     void take(ReducerParts& parts, std::size_t bucket);
     std::shared_ptr<Parcel> find(std::size_t bucket);
@@ -75,7 +79,9 @@ private:
     Mutex mutex_;
     // by bucket; none before the first call
     std::map<std::size_t, std::shared_ptr<Parcel>> parcels_ DDP_GUARDED_BY(mutex_);
-    bool due_ = false;  // a step has given each rank what it is to update
+    // Ranks may have different values: a step has given each rank what it is to update.
+    std::atomic<bool> due_{false};
+    bool torn_ = false;  // the same, since the group before broke in the middle of that
 };
 
 }  // namespace libddp

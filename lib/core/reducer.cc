@@ -301,11 +301,13 @@ void Reducer::leave_group(Group& next) {
 
 void Reducer::set_group(std::shared_ptr<Group> group, const ContextNumber& number) {
     if (!parts_.group->broken()) require_idle();
+    Publisher* const publisher = parts_.observers.publisher;
+    const bool differ = publisher && publisher->leave_group(parts_);
     // An operation of the old group may still write, or another rank of it: then that memory is
     // left to them. The new group may reach only memory of its own.
     const bool move = parts_.queue.in_flight() || parts_.group->shares_memory() ||
                       group->shares_memory() || !parts_.model.streams.empty() ||
-                      !parts_.layout->intact() || parts_.observers.publisher;
+                      !parts_.layout->intact() || publisher;
     parts_.group = std::move(group);
     parts_.number = &number;
     parts_.hook.set_group(parts_.group, number);
@@ -314,7 +316,7 @@ void Reducer::set_group(std::shared_ptr<Group> group, const ContextNumber& numbe
     parts_.queue.forget_comparisons();
     parts_.gradients.forget_window();
     parts_.gradients.leave_group();
-    agree_on_counts();
+    const bool any_differ = agree_on_counts(differ);
     parts_.forget_step();
     // other ranks use other parameters, and one may have no record yet
     parts_.participation.forget_record();
@@ -326,19 +328,20 @@ void Reducer::set_group(std::shared_ptr<Group> group, const ContextNumber& numbe
         change_buckets(std::move(plan));
     else
         parts_.next_step();
-    if (parts_.observers.publisher) parts_.observers.publisher->forget(parts_);
+    if (publisher) publisher->enter_group(parts_, any_differ);
     parts_.phase.store(Phase::kIdle, std::memory_order_release);
 }
 
 // Ranks that come from elsewhere have counted differently. Ranks on which the last step or a
-// rebuild failed are behind the others.
-void Reducer::agree_on_counts() {
+// rebuild failed are behind the others. True: values differ on one of them.
+bool Reducer::agree_on_counts(bool differ) {
     Totals& totals = parts_.totals;
     Planner& planner = parts_.planner;
     Hook& hook = *parts_.hook.hook();
     hook.forget_step(totals.synced_steps);
-    std::int64_t counts[] = {totals.steps,        totals.synced_steps,  planner.due(),
-                             planner.recording(), planner.tunes_caps(), hook.steps()};
+    std::int64_t counts[] = {
+        totals.steps,         totals.synced_steps, planner.due(), planner.recording(),
+        planner.tunes_caps(), hook.steps(),        differ};
     parts_.group->run(
         {DDP_COLLECTIVE_ALLREDUCE, nullptr, counts, std::size(counts), DDP_I64, DDP_MAX},
         parts_.number->tag(Purpose::kSetGroup));
@@ -355,6 +358,7 @@ void Reducer::agree_on_counts() {
     if (counts[3] != 0) planner.record_order();
     planner.set_tunes_caps(counts[4] != 0);
     if (hook.steps() != counts[5]) hook.resume(counts[5]);
+    return counts[6] != 0;
 }
 
 void Reducer::clear_gradients() {

@@ -78,7 +78,7 @@ private:
     void end_work();
     void change_buckets(BucketPlan plan, Layout::Before buckets = Layout::Before::kMayStay);
     void move_gradients(BucketPlan plan, Layout::Before buckets);
-    void agree_on_counts();
+    bool agree_on_counts(bool differ);
 
     ReducerParts parts_;
     Arrivals arrivals_;

@@ -604,7 +604,67 @@ TEST(Shard, RanksFromOtherWorldsMeet) {
                     ASSERT_EQ(values[k], mean + static_cast<float>(k)) << p << " " << k;
             }
         }
-        ASSERT_EQ(ddp_context_set_group(model.context.get(), apart.get(), nullptr), DDP_OK);
+    });
+}
+
+// A rank has updated its values, and another has not when the group breaks.
+TEST(Shard, ValuesThatDifferAreRefusedInAnotherGroup) {
+    for (const bool in_step : {false, true})
+        on_ranks(2, [in_step](int rank, ddp_group* group) {
+            BorrowedGroup all(group);
+            ddp::Group first = all.split(0, rank), second = all.split(0, rank);
+            Sharded model(first.get());
+            model.context.set_owner(1, DDP_OWNER_REPLICATED);
+            model.context.commit();
+            const auto update = [&](float to) {
+                for (const ddp_piece& piece : model.context.pieces())
+                    std::fill_n(static_cast<float*>(piece.value), piece.count, to);
+            };
+            if (in_step) {
+                model.context.set_update([&](const ddp_piece* const*, std::size_t) {
+                    if (rank == 1) throw std::runtime_error("out of patience");
+                    update(5);
+                });
+                message_of([&] { model.step(1); });
+            } else {
+                model.step(1);
+                if (rank == 0) update(5);
+                first.abort("enough");
+            }
+            model.context.set_group(second);
+            model.context.set_update({});
+            EXPECT_THAT(message_of([&] { model.step(1); }),
+                        HasSubstr("the group broke while ranks had different values"));
+            model.context.publish();
+            model.step(1);
+            for (const auto& values : model.data) {
+                std::vector<float> of_both(2 * values.size());
+                second.allgather(values.data(), of_both.data(), values.size()).wait();
+                for (std::size_t k = 0; k < values.size(); ++k)
+                    ASSERT_EQ(of_both[k], of_both[values.size() + k]) << k;
+            }
+            model.context.publish();
+            model.wait_for_values();
+        });
+}
+
+// Values that are on their way arrive before the context goes to another group.
+TEST(Shard, ValuesArriveBeforeAnotherGroupComes) {
+    on_ranks(2, [](int rank, ddp_group* group) {
+        BorrowedGroup all(group);
+        ddp::Group second = all.split(0, rank);
+        Sharded model(group, 0, false);
+        model.context.commit();
+        model.step(1);
+        EXPECT_THAT(message_of([&] { model.context.set_group(second); }),
+                    HasSubstr("not published it"));
+        for (const ddp_piece& piece : model.context.pieces())
+            std::fill_n(static_cast<float*>(piece.value), piece.count, 7.0f);
+        model.context.publish();
+        model.context.set_group(second);
+        for (const auto& values : model.data)
+            for (const float value : values) ASSERT_EQ(value, 7);
+        model.context.set_group(all);
     });
 }
 
