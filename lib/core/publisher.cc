@@ -252,7 +252,7 @@ void Publisher::put(std::size_t bucket, std::shared_ptr<Parcel> parcel) {
     place = std::move(parcel);
 }
 
-bool Publisher::leave_group(ReducerParts& parts) {
+void Publisher::leave_group(ReducerParts& parts) {
     if (!parts.group->broken()) {
         require_published(parts);
         try {
@@ -263,9 +263,9 @@ bool Publisher::leave_group(ReducerParts& parts) {
         }
     }
     const Lock lock(mutex_);
-    return due_ || std::any_of(parcels_.begin(), parcels_.end(), [](const auto& entry) {
-               return !entry.second->taken.load(std::memory_order_relaxed);
-           });
+    torn_ = torn_ || due_ || std::any_of(parcels_.begin(), parcels_.end(), [](const auto& entry) {
+                return !entry.second->taken.load(std::memory_order_relaxed);
+            });
 }
 
 void Publisher::enter_group(ReducerParts& parts, bool differ) {

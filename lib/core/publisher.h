@@ -46,11 +46,13 @@ public:
     void require_asked(const ReducerParts& parts, std::int32_t param);
     // Waits for values that are under way, well or badly, at most until the deadline.
     void drain(const Deadline& deadline);
-    // Before another group comes: takes the values that are under way, if the group is whole. True:
-    // ranks may have different values now. Throws if the program has not published them.
-    bool leave_group(ReducerParts& parts);
+    // Before another group comes: takes the values that are under way, if the group is whole.
+    // Throws if the program has not published them.
+    void leave_group(ReducerParts& parts);
+    // Then: whether ranks may have different values.
+    bool torn() const { return torn_; }
     // After another group has come. Gradients in buckets are zero, if values stood there. differ:
-    // what leave_group() said on any rank of it.
+    // torn() on any rank of it.
     void enter_group(ReducerParts& parts, bool differ);
 
     // A gradient would overwrite values on their way.

@@ -269,6 +269,7 @@ void Reducer::load_hook_state(const std::byte* data, std::size_t size, bool shar
 // Gradients that are reduced in place do not move out of the way of what may still write into them.
 // Then the new group breaks at once: its other ranks would wait.
 void Reducer::leave_group(Group& next) {
+    if (parts_.observers.publisher) parts_.observers.publisher->leave_group(parts_);
     parts_.queue.drain(Deadline::after_ms(kDrainMs));
     if (!parts_.group->broken()) parts_.queue.finish_comparisons(/*of_step_before=*/false);
     parts_.model.streams.gather();
@@ -302,7 +303,6 @@ void Reducer::leave_group(Group& next) {
 void Reducer::set_group(std::shared_ptr<Group> group, const ContextNumber& number) {
     if (!parts_.group->broken()) require_idle();
     Publisher* const publisher = parts_.observers.publisher;
-    const bool differ = publisher && publisher->leave_group(parts_);
     // An operation of the old group may still write, or another rank of it: then that memory is
     // left to them. The new group may reach only memory of its own.
     const bool move = parts_.queue.in_flight() || parts_.group->shares_memory() ||
@@ -316,7 +316,7 @@ void Reducer::set_group(std::shared_ptr<Group> group, const ContextNumber& numbe
     parts_.queue.forget_comparisons();
     parts_.gradients.forget_window();
     parts_.gradients.leave_group();
-    const bool any_differ = agree_on_counts(differ);
+    const bool any_differ = agree_on_counts(publisher && publisher->torn());
     parts_.forget_step();
     // other ranks use other parameters, and one may have no record yet
     parts_.participation.forget_record();
