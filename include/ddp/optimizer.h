@@ -74,7 +74,8 @@ DDP_API ddp_status ddp_optimizer_create(ddp_context* context, const char* name, 
 
 /* Changes an option of one parameter, or of all (param -1), from the next step on. Every rank sets
  * the same for all parameters, whoever owns them. Errors: INVALID_ARGUMENT (nothing has changed),
- * INVALID_STATE (during a step, the context was freed), OUT_OF_MEMORY. Threads: one. Blocks: no.
+ * INVALID_STATE (during a step, the context was freed), OUT_OF_MEMORY, or with
+ * ddp_optimizer_in_step what broke the group. Threads: one. Blocks: no.
  * Collective: no, but compared: see ddp_optimizer_step. Callbacks: no. */
 DDP_API ddp_status ddp_optimizer_set(ddp_optimizer* optimizer, ddp_param param, const char* key,
                                      double value, ddp_error** error);
@@ -95,6 +96,22 @@ DDP_API ddp_status ddp_optimizer_set(ddp_optimizer* optimizer, ddp_param param, 
  * ranks own elements of one parameter, at most the group's timeout. Collective: then yes, otherwise
  * no, but compared. Callbacks: no. */
 DDP_API ddp_status ddp_optimizer_step(ddp_optimizer* optimizer, double scale, ddp_error** error);
+
+/* Steps the optimizer in each synced step from the next one on, instead of ddp_optimizer_step and
+ * ddp_publish: bucket by bucket as with ddp_set_update (shard.h), whose rules hold and which it
+ * replaces. After ddp_finalize ddp_wait_value gives the new values. scale: as there. Call it again
+ * to change that; options change by ddp_optimizer_set. The context keeps the optimizer until
+ * ddp_set_update takes it out, also after ddp_optimizer_free.
+ *
+ * Ranks compare all options and `scale` in the next step, before any value has changed. If they
+ * differ, it fails with MISMATCH.
+ *
+ * Errors: INVALID_ARGUMENT (scale is not finite, or negative), INVALID_STATE (no
+ * DDP_CONTEXT_SHARD; during a step; ddp_context_set_group has made other pieces; several ranks own
+ * elements of a matrix under muon or of a parameter under lamb; ddp_optimizer_step failed in the
+ * middle; the context was freed), UNSUPPORTED (as of ddp_set_update), or what broke the group: then
+ * nothing has changed. Threads: one. Blocks: no. Collective: no, but compared. Callbacks: no. */
+DDP_API ddp_status ddp_optimizer_in_step(ddp_optimizer* optimizer, double scale, ddp_error** error);
 
 /* State of elements of one parameter: "momentum_buffer", "exp_avg", "exp_avg_sq", "master", or
  * "step", which is t. */

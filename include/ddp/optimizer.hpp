@@ -25,6 +25,7 @@ public:
         detail::call(ddp_optimizer_set, get(), param, key.c_str(), value);
     }
     void step(double scale = 1) { detail::call(ddp_optimizer_step, get(), scale); }
+    void in_step(double scale = 1) { detail::call(ddp_optimizer_in_step, get(), scale); }
 
     std::vector<ddp_optimizer_state> states() {
         std::vector<ddp_optimizer_state> all(

@@ -14,6 +14,9 @@ const std::vector<ShardPiece>* pieces_of(const ddp_context* context) {
     return reducer ? &reducer->parts().layout->shards().mine() : nullptr;
 }
 
+// The program's functions are taken to do the same.
+constexpr std::uint64_t kUpdatesInStep = 0x9e3779b97f4a7c15;
+
 // Where an element of a parameter is, in memory that begins there.
 void* element(void* memory, std::int64_t first, ddp_dtype dtype) {
     if (!memory) return nullptr;
@@ -79,7 +82,16 @@ ddp_status ddp_set_update(ddp_context* context, ddp_update_fn fn, void* user_dat
     return guard(error, "ddp_set_update", [&] {
         Results& results = between_steps(context).committed().results();
         results.require_updates();
-        results.set_update({fn, owned(user_data, destroy)});
+        const std::shared_ptr<void> data = owned(user_data, destroy);
+        if (!fn) return results.set_update({}, 0);
+        results.set_update(
+            [fn, data](const std::vector<const ddp_piece*>& pieces) {
+                ddp_error* failure = nullptr;
+                const ddp_status status = fn(data.get(), pieces.data(), pieces.size(), &failure);
+                if (status != DDP_OK)
+                    throw Error(take_user_error(status, failure, "the function of ddp_set_update"));
+            },
+            kUpdatesInStep);
     });
 }
 

@@ -151,11 +151,7 @@ WorkPtr Publisher::update(ReducerParts& parts, const ddp_bucket& bucket, const O
     std::vector<const ddp_piece*> pointers;
     for (const ddp_piece& piece : pieces) pointers.push_back(&piece);
     due_ = true;
-    ddp_error* error = nullptr;
-    const ddp_status status =
-        update_.fn(update_.user_data.get(), pointers.data(), pointers.size(), &error);
-    if (status != DDP_OK)
-        throw Error(take_user_error(status, error, "the function of ddp_set_update"));
+    update_(pointers);
     const auto parcel = std::make_shared<Parcel>();
     parcel->work = send(parts, bucket, tag);
     put(static_cast<std::size_t>(bucket.index), parcel);

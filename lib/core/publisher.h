@@ -6,10 +6,12 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "comm/work.h"
 #include "core/observer.h"
@@ -18,18 +20,15 @@
 
 namespace libddp {
 
-// A function of the program's that updates values, and its state.
-struct UpdateCallback {
-    ddp_update_fn fn = nullptr;
-    std::shared_ptr<void> user_data{};
-};
+// Updates the values of pieces from their gradients.
+using UpdateFn = std::function<void(const std::vector<const ddp_piece*>& pieces)>;
 
 class Publisher final : public Observer {
 public:
-    // The callback updates the pieces of each bucket as soon as their gradients are final, and
+    // It updates the pieces of each bucket as soon as their gradients are final, and
     // their values are sent then.
-    void set_update(UpdateCallback update) { update_ = std::move(update); }
-    bool updates() const { return update_.fn != nullptr; }
+    void set_update(UpdateFn update) { update_ = std::move(update); }
+    bool updates() const { return static_cast<bool>(update_); }
     // Calls it for a bucket with its result, and sends the values. Returns the work to wait for;
     // null: no other rank has or needs one.
     WorkPtr update(ReducerParts& parts, const ddp_bucket& bucket, const OpTag& tag);
@@ -75,7 +74,7 @@ private:
     std::shared_ptr<Parcel> find(std::size_t bucket);
     void put(std::size_t bucket, std::shared_ptr<Parcel> parcel);
 
-    UpdateCallback update_;
+    UpdateFn update_;
     // Parcels that the program has not waited for: mostly none, and then a gradient takes no lock.
     std::atomic<std::int32_t> unasked_{0};
     Mutex mutex_;

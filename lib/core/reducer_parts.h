@@ -40,7 +40,7 @@ struct Totals {
     Means means = Means::kNone;
     // A hash of what an optimizer did with the last means that it applied; all ranks do the same.
     std::uint64_t update = 0;
-    std::uint64_t in_step = 0;  // not 0: updates run in the step (ddp_set_update)
+    std::uint64_t in_step = 0;  // not 0: updates run in the step; a hash of how
     // In the last synced step.
     std::int32_t unsent_buckets = 0;
     std::vector<std::uint8_t> used{};

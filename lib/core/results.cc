@@ -184,11 +184,10 @@ void Results::require_updates() const {
             "call ddp_publish");
 }
 
-void Results::set_update(UpdateCallback update) {
+void Results::set_update(UpdateFn update, std::uint64_t how) {
     InstalledHook::Continuation continuation;
-    constexpr std::uint64_t kInStep = 0x9e3779b97f4a7c15;
-    parts_.totals.in_step = update.fn ? kInStep : 0;
-    if (update.fn)
+    parts_.totals.in_step = how;
+    if (update)
         continuation = [this](const ddp_bucket& bucket, const OpTag& tag) {
             return publisher_of(parts_).update(parts_, bucket, tag);
         };

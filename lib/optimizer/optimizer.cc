@@ -12,18 +12,29 @@
 namespace libddp {
 namespace {
 
+constexpr const char* kOtherPieces =
+    "this rank owns other pieces since ddp_context_set_group, and the optimizer has no state of "
+    "them; make a new optimizer, and load its state";
+
 [[noreturn]] void refuse(ddp_status status, std::int32_t id, const Param& p, const char* why) {
     throw CallError({status, str("parameter '", p.name, "' ", why), -1, id});
 }
 
-bool same(const ShardPiece& a, const ShardPiece& b) {
+void require_scale(double scale) {
+    if (!(scale >= 0) || !std::isfinite(scale))
+        fail_call(DDP_ERROR_INVALID_ARGUMENT, "scale is ", scale,
+                  "; it must be finite and not negative");
+}
+
+template <class Piece>
+bool same(const ShardPiece& a, const Piece& b) {
     return a.param == b.param && a.first == b.first && a.count == b.count;
 }
 
 }  // namespace
 
 Optimizer::Optimizer(Context& context, std::string_view name, std::string_view options)
-    : life_(context.life()), context_(context), method_(make_method(name)) {
+    : life_(context.life()), context_(context), name_(name), method_(make_method(name)) {
     context.group()->check();
     const Settings settings(method_->settings(), options, str("options of ", name));
     method_->check(settings);
@@ -91,37 +102,33 @@ void Optimizer::require_same_pieces() const {
     const bool alike =
         std::equal(now.begin(), now.end(), pieces_.begin(), pieces_.end(),
                    [](const ShardPiece& a, const OwnPiece& b) { return same(a, b.range()); });
-    if (!alike)
-        fail_call(DDP_ERROR_INVALID_STATE,
-                  "this rank owns other pieces since ddp_context_set_group, and the optimizer has "
-                  "no state of them; make a new optimizer, and load its state");
+    if (!alike) fail_call(DDP_ERROR_INVALID_STATE, kOtherPieces);
 }
 
 void Optimizer::set(std::int32_t param, const std::string& key, double value) {
     const ParamTable& table = context().model().table;
     if (param != -1) table.require(param);
+    if (inside()) context_.group()->check();
     const auto begin = settings_.begin() + std::max(param, 0);
     const auto end = param == -1 ? settings_.end() : begin + 1;
     std::vector<Settings> changed(begin, end);
     for (Settings& one : changed) {
-        one.set(key, value, stepped_);
+        one.set(key, value, stepped_ || inside());
         method_->check(one);
     }
     for (OwnPiece& piece : pieces_)
         if (const std::int32_t id = piece.range().param; param == -1 || param == id)
             method_->add_arrays(piece, changed[static_cast<std::size_t>(param == -1 ? id : 0)]);
     std::copy(changed.begin(), changed.end(), begin);
+    if (const std::shared_ptr<const double> scale = inside_.lock()) step_inside(*scale);
 }
 
-// A hash of all that ranks do alike. Where each has pieces of its own they may have loaded different states.
-std::uint64_t Optimizer::hash(double scale) {
-    const ReducerParts& parts = context_.committed().parts();
+// A hash of what all ranks do alike.
+std::uint64_t Optimizer::hash(double scale) const {
     Hash hash;
+    hash.add(name_);
     hash.add(std::bit_cast<std::uint64_t>(scale));
-    hash.add(static_cast<std::uint64_t>(parts.totals.synced_steps));
     for (const Settings& settings : settings_) settings.add_to(hash);
-    if (!context_.model().options.reducer.shard)
-        for (OwnPiece& piece : pieces_) hash.add(static_cast<std::uint64_t>(piece.steps()));
     return hash.value();
 }
 
@@ -157,16 +164,20 @@ std::vector<Update> Optimizer::updates(double scale) {
 
 void Optimizer::step(double scale) {
     Context& c = context();
-    if (!(scale >= 0) || !std::isfinite(scale))
-        fail_call(DDP_ERROR_INVALID_ARGUMENT, "scale is ", scale,
-                  "; it must be finite and not negative");
+    require_scale(scale);
     if (torn_)
         fail_call(DDP_ERROR_INVALID_STATE,
                   "an earlier step failed in the middle; load parameters and state of a moment "
                   "before it into a new optimizer");
     require_same_pieces();
     require_matrices();
-    const std::uint64_t how = hash(scale);
+    // Where each rank has pieces of its own they may have loaded different states.
+    Hash all_do;
+    all_do.add(hash(scale));
+    all_do.add(static_cast<std::uint64_t>(c.committed().parts().totals.synced_steps));
+    if (!c.model().options.reducer.shard)
+        for (OwnPiece& piece : pieces_) all_do.add(static_cast<std::uint64_t>(piece.steps()));
+    const std::uint64_t how = all_do.value();
     std::vector<Update> all = updates(scale);
     c.committed().results().apply_means(how);
     torn_ = stepped_ = true;
@@ -177,6 +188,55 @@ void Optimizer::step(double scale) {
     if (method_->measures()) add_norms_of_others(all, how);
     for (Update& update : all) method_->step(update);
     torn_ = false;
+}
+
+// The same on all ranks.
+void Optimizer::require_inside() const {
+    if (torn_)
+        fail_call(DDP_ERROR_INVALID_STATE,
+                  "an earlier step failed in the middle; load parameters and state of a moment "
+                  "before it into a new optimizer");
+    const ParamTable& table = context_.model().table;
+    for (std::int32_t id = 0; id < table.size() && method_->measures(); ++id)
+        if (const Param& p = table[id];
+            p.gradient.owner == Owner::kEachItsElements && !p.ignored && p.count > 0)
+            refuse(DDP_ERROR_INVALID_STATE, id, p,
+                   "is updated with a norm over all of it, and each rank owns elements of it; call "
+                   "ddp_set_owner with DDP_OWNER_WHOLE or DDP_OWNER_REPLICATED before ddp_commit, "
+                   "or ddp_optimizer_step after each step");
+}
+
+void Optimizer::step_inside(double scale) {
+    Context& c = context();
+    require_scale(scale);
+    Results& results = c.committed().results();
+    results.require_updates();
+    require_inside();
+    require_same_pieces();
+    require_matrices();
+    const auto keeps = std::make_shared<const double>(scale);
+    results.set_update(
+        [self = shared_from_this(), keeps](const std::vector<const ddp_piece*>& pieces) {
+            self->update_inside(pieces, *keeps);
+        },
+        hash(scale));
+    inside_ = keeps;
+}
+
+// Several threads may be here, each with pieces of its own.
+void Optimizer::update_inside(const std::vector<const ddp_piece*>& pieces, double scale) {
+    for (const ddp_piece* const given : pieces) {
+        const auto own = std::lower_bound(
+            pieces_.begin(), pieces_.end(), given->param,
+            [](const OwnPiece& piece, std::int32_t param) { return piece.range().param < param; });
+        if (own == pieces_.end() || !same(own->range(), *given))
+            throw Error(ErrorInfo{DDP_ERROR_INVALID_STATE, kOtherPieces, -1, given->param});
+        Update update{*own, given->gradient, settings_[static_cast<std::size_t>(given->param)],
+                      scale};
+        ++own->steps();
+        if (method_->measures()) method_->measure(update);
+        method_->step(update);
+    }
 }
 
 // For the parameters whose elements several ranks own. Sums of digits are exact.

@@ -16,7 +16,7 @@
 
 namespace libddp {
 
-class Optimizer {
+class Optimizer : public std::enable_shared_from_this<Optimizer> {
 public:
     // Collective: ranks compare name and options.
     Optimizer(Context& context, std::string_view name, std::string_view options);
@@ -24,6 +24,8 @@ public:
     // param -1: all. Throws INVALID_ARGUMENT, and nothing has changed.
     void set(std::int32_t param, const std::string& key, double value);
     void step(double scale);
+    // From the next step on, in it. The context keeps the optimizer then.
+    void step_inside(double scale);
 
     // Numbers that last from step to step.
     struct State {
@@ -41,23 +43,28 @@ private:
     void require_updatable() const;
     std::vector<ShardPiece> own_pieces() const;
     void require_same_pieces() const;
-    std::uint64_t hash(double scale);
+    std::uint64_t hash(double scale) const;
     void require_matrices() const;
+    void require_inside() const;
+    bool inside() const { return !inside_.expired(); }
+    void update_inside(const std::vector<const ddp_piece*>& pieces, double scale);
     std::vector<Update> updates(double scale);
     void add_norms_of_others(std::vector<Update>& updates, std::uint64_t how);
 
     std::weak_ptr<const void> life_;  // of the context
     Context& context_;
+    const std::string name_;
     std::unique_ptr<const Method> method_;
     std::vector<Settings> settings_;  // of each parameter
     std::vector<OwnPiece> pieces_;
-    bool stepped_ = false;  // once
-    bool torn_ = false;     // a step has begun and not ended
+    std::weak_ptr<const double> inside_;  // the scale, while the context steps this optimizer
+    bool stepped_ = false;                // once
+    bool torn_ = false;                   // a step has begun and not ended
 };
 
 }  // namespace libddp
 
 struct ddp_optimizer {
-    libddp::Optimizer impl;
+    std::shared_ptr<libddp::Optimizer> impl;
     libddp::Origin origin{};
 };

@@ -306,6 +306,8 @@ static void states(ddp_context* context) {
     step(context);
     CALL(ddp_optimizer_set(optimizer, -1, "lr", 0.2, &error));
     CALL(ddp_optimizer_step(optimizer, 1, &error));
+    CHECK(ddp_optimizer_in_step(optimizer, 1, &error) == DDP_ERROR_INVALID_STATE);
+    ddp_error_free(error);
     ddp_optimizer_free(optimizer);
 }
 static void use_ddp_optimizer_state(void) {

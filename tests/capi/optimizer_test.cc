@@ -238,7 +238,7 @@ TEST(Optimizer, MuonIsKellerJordans) {
 // How a model is trained.
 struct Training {
     std::string name, options{};
-    bool shard = false, view = false;
+    bool shard = false, view = false, in_step = false;
     std::uint64_t cap = 1 << 20;
     std::vector<ddp_owner> owners{};
     ddp_dtype value = DDP_F32, gradient = DDP_F32;
@@ -328,6 +328,7 @@ std::vector<std::byte> train(int rank, ddp_group* group, const Training& trainin
     context.commit();
     ddp::Optimizer optimizer(context, training.name, training.options);
     optimizer.set(1, "weight_decay", 0);
+    if (training.in_step) optimizer.in_step(0.7);
     for (int step = 0; step < 6; ++step) {
         if (step == 3) optimizer.set("lr", 0.003);
         for (int p = count; p-- > 0;) {
@@ -342,6 +343,7 @@ std::vector<std::byte> train(int rank, ddp_group* group, const Training& trainin
             context.grad_ready(p);
         }
         context.finalize();
+        if (training.in_step) continue;
         if (step != skipped_step) optimizer.step(0.7);
         if (training.shard) context.publish();
     }
@@ -367,6 +369,7 @@ Values train(int world, const Training& training) {
 }
 
 const std::vector<ddp_owner> kMixed = {DDP_OWNER_WHOLE, DDP_OWNER_ELEMENTS, DDP_OWNER_REPLICATED};
+const std::vector<ddp_owner> kNoElements = {DDP_OWNER_WHOLE, DDP_OWNER_REPLICATED, DDP_OWNER_WHOLE};
 // Matrices have no more than one owner.
 const std::vector<ddp_owner> kWhole = {
     DDP_OWNER_WHOLE,    DDP_OWNER_ELEMENTS, DDP_OWNER_ELEMENTS, DDP_OWNER_REPLICATED,
@@ -380,20 +383,27 @@ TEST_P(Optimizers, GetTheSameBitsHoweverParametersAreSharded) {
     for (const auto& [value, gradient] :
          {std::pair{DDP_F32, DDP_F32}, std::pair{DDP_BF16, DDP_BF16}, std::pair{DDP_BF16, DDP_F32},
           std::pair{DDP_F32, DDP_BF16}}) {
-        const Training base{kind[0], kind[1], false, false, 1 << 20, {}, value, gradient};
+        const Training base{
+            .name = kind[0], .options = kind[1], .value = value, .gradient = gradient};
         const Values want = train(world, base);
         ASSERT_EQ(want, Values(want.size(), want[0]));
-        for (const auto& [view, cap, owners] :
-             {std::tuple(true, 64, std::vector<ddp_owner>{}), std::tuple(false, 4096, kMixed),
-              std::tuple(true, 1 << 20, kMixed), std::tuple(false, 1 << 20, kWhole)}) {
-            if (base.name == "muon" && owners != kWhole) continue;
+        for (const auto& [view, in_step, cap, owners] :
+             {std::tuple(true, false, 64, std::vector<ddp_owner>{}),
+              std::tuple(false, false, 4096, kMixed), std::tuple(true, false, 1 << 20, kMixed),
+              std::tuple(false, false, 1 << 20, kWhole), std::tuple(false, true, 4096, kMixed),
+              std::tuple(true, true, 2048, kNoElements)}) {
+            if (base.name == "muon" && owners == kMixed) continue;
+            if (base.name == "muon" && owners.empty()) continue;
+            if (base.name == "lamb" && in_step && owners != kNoElements) continue;
             Training training = base;
             training.shard = true;
             training.view = view;
+            training.in_step = in_step;
             training.cap = static_cast<std::uint64_t>(cap);
             training.owners = owners;
             EXPECT_EQ(train(world, training), want)
-                << "view " << view << ", cap " << cap << ", types " << value << ", " << gradient;
+                << "view " << view << ", in step " << in_step << ", cap " << cap << ", types "
+                << value << ", " << gradient;
         }
     }
 }

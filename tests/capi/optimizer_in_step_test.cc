@@ -1,0 +1,167 @@
+// ddp_optimizer_in_step: what it refuses, and what ranks compare. Its numbers are in
+// optimizer_test.cc.
+#include <gmock/gmock.h>
+
+#include <cmath>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ddp/ddp.hpp"
+#include "support/error_of.h"
+#include "support/model.h"
+#include "support/ranks.h"
+
+namespace optimizer_in_step_test {
+
+using testing::HasSubstr;
+
+template <class Call>
+std::string message_of(Call call) {
+    return error_of(call).what();
+}
+
+struct Small : Model {
+    explicit Small(ddp_group* group, std::uint32_t flags = DDP_CONTEXT_SHARD)
+        : Model(group, {1000, 3, 500}, true, options(flags)) {}
+    static ddp_context_options options(std::uint32_t flags) {
+        auto result = ddp::Context::defaults();
+        result.flags = flags;
+        result.bucket_cap_bytes = result.first_bucket_cap_bytes = 2000;
+        return result;
+    }
+    void backward() {
+        for (int p = 0; p < count(); ++p) context.wait_value(p);
+        for (int p = count(); p-- > 0;) {
+            fill(p, 1);
+            context.grad_ready(p);
+        }
+        context.finalize();
+    }
+    // The value that each rank has of one element, and that is the same.
+    float value() {
+        for (int p = 0; p < count(); ++p) context.wait_value(p);
+        return data[0][4];
+    }
+};
+
+TEST(OptimizerInStep, StepsUntilItIsTakenOut) {
+    on_ranks(2, [](int, ddp_group* group) {
+        Small model(group);
+        model.context.commit();
+        {
+            ddp::Optimizer optimizer(model.context, "sgd", "lr=1");
+            optimizer.in_step(0.5);
+            EXPECT_THAT(message_of([&] { optimizer.step(); }),
+                        HasSubstr("no step has given means"));
+            model.backward();
+            EXPECT_EQ(model.value(), -2.5);
+            EXPECT_THAT(message_of([&] { optimizer.step(); }),
+                        HasSubstr("ddp_set_update has sent the values"));
+            optimizer.set("lr", 2);
+            model.backward();
+            EXPECT_EQ(model.value(), -7.5);
+            optimizer.in_step(1);
+        }
+        model.backward();  // the context keeps it
+        EXPECT_EQ(model.value(), -17.5);
+        model.context.set_update(nullptr);
+        model.backward();
+        model.context.publish();
+        EXPECT_EQ(model.value(), -17.5);
+    });
+}
+
+// A later ddp_set_update stands, whatever the optimizer is told.
+TEST(OptimizerInStep, AnotherUpdateReplacesIt) {
+    on_ranks(2, [](int, ddp_group* group) {
+        Small model(group);
+        model.context.commit();
+        ddp::Optimizer optimizer(model.context, "sgd", "lr=1");
+        optimizer.in_step();
+        model.context.set_update([](const ddp_piece* const* pieces, std::size_t count) {
+            for (std::size_t i = 0; i < count; ++i)
+                for (std::int64_t k = 0; k < pieces[i]->count; ++k)
+                    static_cast<float*>(pieces[i]->value)[k] = 9;
+        });
+        optimizer.set("lr", 2);
+        model.backward();
+        EXPECT_EQ(model.value(), 9);
+    });
+}
+
+// Before any value has changed.
+TEST(OptimizerInStep, RanksDoTheSame) {
+    for (const std::string how : {"scale", "lr", "name", "installed", "later"})
+        on_ranks(3, [&](int rank, ddp_group* group) {
+            Small model(group);
+            model.context.commit();
+            ddp::Optimizer sgd(model.context, "sgd", "lr=1"), adamw(model.context, "adamw");
+            const bool other = rank == 1;
+            if (other && how == "lr") sgd.set(2, "lr", 0.5);
+            if (other && how == "name")
+                adamw.in_step();
+            else if (!other || how != "installed")
+                sgd.in_step(other && how == "scale" ? 2 : 1);
+            if (how == "later") {
+                model.backward();
+                EXPECT_EQ(model.value(), -5);
+                if (other) sgd.set("momentum", 0.9);
+            }
+            const auto before = model.data;
+            EXPECT_THAT(message_of([&] {
+                            model.backward();
+                            model.value();
+                        }),
+                        HasSubstr("their optimizers have different settings"))
+                << how;
+            EXPECT_EQ(model.data, before) << how;
+        });
+}
+
+TEST(OptimizerInStep, MistakesAreNamed) {
+    on_ranks(2, [](int rank, ddp_group* group) {
+        BorrowedGroup borrowed(group);
+        {
+            Small plain(group, 0);
+            plain.context.commit();
+            ddp::Optimizer optimizer(plain.context, "sgd");
+            EXPECT_THAT(message_of([&] { optimizer.in_step(); }), HasSubstr("DDP_CONTEXT_SHARD"));
+        }
+        {
+            Small finding(group, DDP_CONTEXT_SHARD | DDP_CONTEXT_FIND_UNUSED);
+            finding.context.commit();
+            ddp::Optimizer optimizer(finding.context, "sgd");
+            EXPECT_THAT(message_of([&] { optimizer.in_step(); }),
+                        HasSubstr("agree at the end of a step"));
+        }
+        Small model(group);
+        model.context.set_owner(0, DDP_OWNER_WHOLE);
+        model.context.commit();
+        ddp::Optimizer lamb(model.context, "lamb"), sgd(model.context, "sgd", "lr=1");
+        EXPECT_THAT(
+            message_of([&] { lamb.in_step(); }),
+            HasSubstr("is updated with a norm over all of it, and each rank owns elements"));
+        for (const double scale : {-1.0, double{INFINITY}, std::nan("")})
+            EXPECT_THAT(message_of([&] { sgd.in_step(scale); }), HasSubstr("scale is "));
+        sgd.in_step();
+        model.fill(2, 1);
+        model.context.grad_ready(2);
+        EXPECT_THAT(message_of([&] { sgd.in_step(2); }), HasSubstr("is under way"));
+        EXPECT_THAT(message_of([&] { sgd.set("lr", 2); }), HasSubstr("is under way"));
+        for (const int p : {1, 0}) {
+            model.fill(p, 1);
+            model.context.grad_ready(p);
+        }
+        model.context.finalize();
+        EXPECT_EQ(model.value(), -5);
+        const auto before = model.data;
+        ddp::Group alone = borrowed.split(rank, 0);
+        model.context.set_group(alone);
+        EXPECT_THAT(message_of([&] { sgd.in_step(); }), HasSubstr("owns other pieces since"));
+        EXPECT_THAT(message_of([&] { model.backward(); }), HasSubstr("owns other pieces since"));
+        EXPECT_EQ(model.data, before);
+    });
+}
+
+}  // namespace optimizer_in_step_test
