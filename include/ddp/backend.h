@@ -122,6 +122,12 @@ typedef struct ddp_collective {
      * `send`, whose other parts hold anything afterwards; `send` of an allgather is this rank's
      * part of `recv`. NULL: every part has `count` elements. */
     const uint64_t* counts;
+    /* With DDP_BACKEND_GIVES, for an ALLGATHER with counts in CPU memory: instead of copying the
+     * parts of the other ranks to recv, call this, once for each of their bytes, from any thread.
+     * data: `bytes` bytes, where they are now. offset: where they belong in recv, in bytes. NULL:
+     * copy. */
+    void (*take)(void* taker, const void* data, size_t offset, size_t bytes);
+    void* taker;
 } ddp_collective;
 
 enum {
@@ -154,7 +160,9 @@ enum {
     DDP_BACKEND_CAPTURES = 1u << 9,
     /* run knows ddp_collective.counts. Otherwise libddp carries such operations out with allreduce
      * and broadcasts. */
-    DDP_BACKEND_COUNTS = 1u << 10
+    DDP_BACKEND_COUNTS = 1u << 10,
+    /* run knows ddp_collective.take. Otherwise libddp calls it, once the parts are in recv. */
+    DDP_BACKEND_GIVES = 1u << 11
 };
 
 /* The functions of a backend. One thread at a time calls `match`, `run` and `ready`, not always the

@@ -91,7 +91,9 @@ DDP_API ddp_status ddp_publish(ddp_context* context, ddp_error** error);
  * there are final and while they are in the processor's cache, and sends the values when it
  * returns: ddp_publish is not needed. It runs on any thread inside a call of a step, or on
  * libddp's own, while the backward pass goes on, for one bucket at a time of each group in a round
- * robin. So a gradient may be announced only when the backward pass no longer reads the value.
+ * robin. So a gradient may be announced only when the backward pass no longer reads the value. The
+ * values of other ranks are written likewise, until ddp_wait_value has returned for them or the
+ * context is freed: free it before their memory.
  * Pieces of frozen and skipped parameters are left out. piece->gradient is libddp's until the
  * function returns. To fail, it returns an error status, and may set *error (libddp takes
  * ownership): the context breaks on every rank. */

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -11,7 +12,8 @@
 namespace libddp {
 
 // send null: in place. Memory of a device: with a tag that has a stream of that device. counts: the
-// elements of each rank's part; `recv` is then all parts, and `count` their sum.
+// elements of each rank's part; `recv` is then all parts, and `count` their sum. take: gets the
+// parts of the other ranks, which need not be in `recv` then.
 struct Collective {
     ddp_collective_kind kind = DDP_COLLECTIVE_BARRIER;
     const void* send = nullptr;
@@ -22,6 +24,9 @@ struct Collective {
     std::int32_t root = 0;
     ddp_device device{DDP_DEVICE_CPU, 0};
     std::shared_ptr<const std::vector<std::uint64_t>> counts{};
+    // On any thread, with bytes of `recv`.
+    using Take = std::function<void(const void* data, std::size_t offset, std::size_t bytes)>;
+    Take take{};
 };
 
 }  // namespace libddp

@@ -164,6 +164,12 @@ void LinkOperation::begin() {
     begun_ = true;
     const Collective& c = collective_;
     if (c.counts) op_.counts = c.counts->data();
+    if (c.take) {
+        op_.take = [](void* taker, const void* data, std::size_t offset, std::size_t bytes) {
+            (*static_cast<const Collective::Take*>(taker))(data, offset, bytes);
+        };
+        op_.taker = const_cast<Collective::Take*>(&c.take);
+    }
     compared_.mine = compared_.theirs = {tag_.facts,
                                          c.kind,
                                          c.dtype,

@@ -138,11 +138,25 @@ void Transport::leave() {
 }
 
 void Transport::run(const ddp_collective& collective) {
+    const bool gives = has(DDP_BACKEND_GIVES) && has(DDP_BACKEND_COUNTS);
+    if (collective.take && !gives) return run_and_take(collective);
     if (collective.counts && !has(DDP_BACKEND_COUNTS)) return run_in_parts(collective);
     auto failure = no_failure();
     const ddp_status status = backend_->run(transport_, &collective, &failure);
     if (status != DDP_OK)
         check(status, failure, str("run() of ", collective_name(collective.kind)), "");
+}
+
+void Transport::run_and_take(ddp_collective c) {
+    const auto take = std::exchange(c.take, nullptr);
+    run(c);
+    std::size_t offset = 0;
+    for (std::int32_t rank = 0; rank < setup_.world; ++rank) {
+        const std::size_t bytes = static_cast<std::size_t>(c.counts[rank]) * dtype_size(c.dtype);
+        if (rank != setup_.rank && bytes > 0)
+            take(c.taker, static_cast<const std::byte*>(c.recv) + offset, offset, bytes);
+        offset += bytes;
+    }
 }
 
 // Where the backend knows parts of one size only. Ranks have compared their signatures once.

@@ -7,6 +7,7 @@
 #include "comm/link.h"
 #include "comm/verdict.h"
 #include "core/agreement.h"
+#include "core/delivery.h"
 #include "core/reducer_parts.h"
 #include "kernels/arithmetic.h"
 #include "kernels/dtype.h"
@@ -48,22 +49,17 @@ const Shards::Values& values_of(const ReducerParts& parts, const ddp_bucket& buc
     return parts.layout->shards().values()[static_cast<std::size_t>(bucket.index)];
 }
 
-// Sends this rank's values of a bucket. Null: no other rank has or needs one.
-WorkPtr send(const ReducerParts& parts, const ddp_bucket& bucket, const OpTag& tag) {
+// Where other ranks' values belong, in the order of the bucket.
+std::vector<Delivery::Target> targets_of(const ReducerParts& parts, const ddp_bucket& bucket) {
     const Shards::Values& values = values_of(parts, bucket);
-    if (parts.group->world() == 1 || values.bytes == 0) return nullptr;
-    std::vector<ddp_segment> segments;
-    for (std::size_t i = values.begin; i < values.end; ++i) {
+    std::vector<Delivery::Target> targets;
+    for (std::size_t i = 0; i < values.pieces.size(); ++i) {
+        if (i >= values.begin && i < values.end) continue;  // this rank's own
         const ShardPiece& piece = values.pieces[i];
         const Param& p = parts.model.table[piece.param];
-        segments.push_back({place_of(bucket, piece), value_of(piece, p), bytes_of(piece, p)});
+        targets.push_back({value_of(piece, p), piece.offset, bytes_of(piece, p)});
     }
-    transfer(bucket.home, segments, DDP_U8);
-    if (bucket.stream) bucket.stream->wait(*bucket.home->record());
-    return parts.group->link(static_cast<std::size_t>(bucket.index))
-        ->submit({DDP_COLLECTIVE_ALLGATHER, nullptr, bucket.buffer, values.bytes, DDP_U8, DDP_SUM,
-                  0, bucket.device, values.counts},
-                 tag);
+    return targets;
 }
 
 // The gradients that live in the bucket, to become zero.
@@ -106,6 +102,64 @@ OpTag tag_between_steps(const ReducerParts& parts, const ddp_bucket& bucket) {
 
 }  // namespace
 
+// A bucket whose values are on their way.
+struct Publisher::Parcel {
+    WorkPtr work{};                        // null: no other rank has or needs a value
+    std::shared_ptr<Delivery> delivery{};  // that of their values; null: they are in the bucket
+    EventPtr arrived{};  // on a device: where its stream is when the values are there
+    std::atomic<bool> taken{false};
+    std::atomic<bool> asked_for{false};  // the program has waited for them
+    Mutex mutex{};
+};
+
+Publisher::~Publisher() {
+    const Lock lock(mutex_);
+    let_go();
+}
+
+// Sends this rank's values of a bucket. at_once: those of other ranks are written when they come,
+// and not when the program waits for them.
+std::shared_ptr<Publisher::Parcel> Publisher::send(const ReducerParts& parts,
+                                                   const ddp_bucket& bucket, const OpTag& tag,
+                                                   bool at_once) {
+    const auto parcel = std::make_shared<Parcel>();
+    const Shards::Values& values = values_of(parts, bucket);
+    if (parts.group->world() == 1 || values.bytes == 0) return parcel;
+    std::vector<ddp_segment> segments;
+    for (std::size_t i = values.begin; i < values.end; ++i) {
+        const ShardPiece& piece = values.pieces[i];
+        const Param& p = parts.model.table[piece.param];
+        segments.push_back({place_of(bucket, piece), value_of(piece, p), bytes_of(piece, p)});
+    }
+    transfer(bucket.home, segments, DDP_U8);
+    Collective gather{DDP_COLLECTIVE_ALLGATHER,
+                      nullptr,
+                      bucket.buffer,
+                      values.bytes,
+                      DDP_U8,
+                      DDP_SUM,
+                      0,
+                      bucket.device,
+                      values.counts};
+    if (at_once) {
+        parcel->delivery = std::make_shared<Delivery>(targets_of(parts, bucket));
+        gather.take = [delivery = parcel->delivery](const void* data, std::size_t offset,
+                                                    std::size_t bytes) {
+            delivery->take(data, offset, bytes);
+        };
+    }
+    if (bucket.stream) bucket.stream->wait(*bucket.home->record());
+    parcel->work = parts.group->link(static_cast<std::size_t>(bucket.index))->submit(gather, tag);
+    if (bucket.stream)
+        parcel->work = parcel->work->then(
+            [parcel, stream = bucket.stream](const OpTag&) -> WorkPtr {
+                parcel->arrived = stream->record();
+                return nullptr;
+            },
+            true, tag);
+    return parcel;
+}
+
 void Publisher::publish(ReducerParts& parts) {
     finish(parts);
     if (parts.gradients.any_waits())
@@ -115,18 +169,8 @@ void Publisher::publish(ReducerParts& parts) {
     if (torn_) send_replicated(parts);
     const StreamScope order(parts.model.streams);
     for (const std::size_t b : forward_order(parts.layout->plan())) {
-        const auto parcel = std::make_shared<Parcel>();
         const ddp_bucket bucket = parts.layout->describe(b);
-        const OpTag tag = tag_between_steps(parts, bucket);
-        parcel->work = send(parts, bucket, tag);
-        if (parcel->work && bucket.stream)
-            parcel->work = parcel->work->then(
-                [parcel, stream = bucket.stream](const OpTag&) -> WorkPtr {
-                    parcel->arrived = stream->record();
-                    return nullptr;
-                },
-                true, tag);
-        put(b, parcel);
+        put(b, send(parts, bucket, tag_between_steps(parts, bucket), false));
     }
     due_ = torn_ = false;
     parts.totals.means = Means::kPublished;
@@ -152,8 +196,7 @@ WorkPtr Publisher::update(ReducerParts& parts, const ddp_bucket& bucket, const O
     for (const ddp_piece& piece : pieces) pointers.push_back(&piece);
     due_ = true;
     update_(pointers);
-    const auto parcel = std::make_shared<Parcel>();
-    parcel->work = send(parts, bucket, tag);
+    const std::shared_ptr<Parcel> parcel = send(parts, bucket, tag, true);
     put(static_cast<std::size_t>(bucket.index), parcel);
     return parcel->work;
 }
@@ -174,8 +217,8 @@ void Publisher::wait(ReducerParts& parts, std::int32_t param, std::optional<void
                         [&parts] { parts.group->check_in_wait("a device"); });
 }
 
-// Brings the values of others to the program's memory: on a device in the order of the context's
-// stream there.
+// Brings the values of others to the program's memory, unless they are there: on a device in the
+// order of the context's stream there.
 void Publisher::take(ReducerParts& parts, std::size_t b) {
     const std::shared_ptr<Parcel> parcel = find(b);
     if (!parcel || parcel->taken.load(std::memory_order_acquire)) return;
@@ -193,16 +236,15 @@ void Publisher::take(ReducerParts& parts, std::size_t b) {
     const Lock lock(parcel->mutex);
     if (parcel->taken.load(std::memory_order_relaxed)) return;
     const ddp_bucket bucket = parts.layout->describe(b);
-    const Shards::Values& values = values_of(parts, bucket);
-    std::vector<ddp_segment> segments;
-    for (std::size_t i = 0; i < values.pieces.size() && parcel->work; ++i) {
-        if (i >= values.begin && i < values.end) continue;  // this rank's own
-        const ShardPiece& piece = values.pieces[i];
-        const Param& p = parts.model.table[piece.param];
-        segments.push_back({value_of(piece, p), place_of(bucket, piece), bytes_of(piece, p)});
+    if (parcel->work && !parcel->delivery) {
+        std::vector<ddp_segment> segments;
+        for (const Delivery::Target& target : targets_of(parts, bucket))
+            segments.push_back({target.value,
+                                static_cast<std::byte*>(bucket.buffer) + target.offset,
+                                target.bytes});
+        if (parcel->arrived) bucket.home->wait(*parcel->arrived);
+        transfer(bucket.home, segments, DDP_U8);
     }
-    if (parcel->arrived) bucket.home->wait(*parcel->arrived);
-    transfer(bucket.home, segments, DDP_U8);
     transfer(bucket.home, views_of(parts, bucket), DDP_U8);
     parcel->taken.store(true, std::memory_order_release);
 }
@@ -259,6 +301,7 @@ void Publisher::leave_group(ReducerParts& parts) {
         }
     }
     const Lock lock(mutex_);
+    let_go();
     torn_ = torn_ || due_ || std::any_of(parcels_.begin(), parcels_.end(), [](const auto& entry) {
                 return !entry.second->taken.load(std::memory_order_relaxed);
             });
@@ -276,6 +319,12 @@ void Publisher::enter_group(ReducerParts& parts, bool differ) {
     parcels_.clear();
     unasked_ = 0;
     due_ = torn_ = differ;
+}
+
+// The program's memory may go.
+void Publisher::let_go() {
+    for (const auto& [bucket, parcel] : parcels_)
+        if (parcel->delivery) parcel->delivery->end();
 }
 
 void Publisher::require_published(const ReducerParts& parts) const {

@@ -25,6 +25,8 @@ using UpdateFn = std::function<void(const std::vector<const ddp_piece*>& pieces)
 
 class Publisher final : public Observer {
 public:
+    ~Publisher() override;
+
     // It updates the pieces of each bucket as soon as their gradients are final, and
     // their values are sent then.
     void set_update(UpdateFn update) { update_ = std::move(update); }
@@ -59,15 +61,11 @@ public:
     void on_end(ReducerParts& parts) override;
 
 private:
-    // A bucket whose values are on their way.
-    struct Parcel {
-        WorkPtr work{};      // null: no other rank has or needs a value
-        EventPtr arrived{};  // on a device: where its stream is when the values are there
-        std::atomic<bool> taken{false};
-        std::atomic<bool> asked_for{false};  // the program has waited for them
-        Mutex mutex{};
-    };
+    struct Parcel;
 
+    static std::shared_ptr<Parcel> send(const ReducerParts& parts, const ddp_bucket& bucket,
+                                        const OpTag& tag, bool at_once);
+    void let_go() DDP_REQUIRES(mutex_);
     void require_published(const ReducerParts& parts) const;
     void finish(ReducerParts& parts);
     void take(ReducerParts& parts, std::size_t bucket);

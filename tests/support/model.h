@@ -60,9 +60,9 @@ struct Model {
         return true;
     }
 
-    BorrowedGroup borrowed;
-    ddp::Context context;
     std::vector<std::vector<float>> data, own;
+    BorrowedGroup borrowed;
+    ddp::Context context;  // goes first: an update in the step may write values until then
 
 private:
     std::vector<std::int64_t> sizes_;

@@ -14,13 +14,14 @@ std::size_t count_of(const Parameter& parameter) {
     return static_cast<std::size_t>(parameter.count());
 }
 
-void register_parameter(ddp_context* context, const Parameter& parameter, float* own,
+void register_parameter(ddp_context* context, const Parameter& parameter, float* value, float* own,
                         const Place* place) {
     ddp_param_desc desc;
     ddp_param_desc_init(&desc);
     desc.name = parameter.name.c_str();
     desc.shape = parameter.shape.data();
     desc.ndim = static_cast<std::int32_t>(parameter.shape.size());
+    desc.data = value;
     desc.grad = own;
     if (place) desc.device = place->device;
     ddp_param index = -1;
@@ -56,8 +57,9 @@ OwnGradients::OwnGradients(const Model& model) {
 
 SharedGradients::SharedGradients(ddp_group* group, const ddp_context_options& options,
                                  const Model& model, const std::vector<Gradient>* own,
-                                 const Place* place, bool norm)
+                                 const Extras& extras)
     : view_(own == nullptr) {
+    const Place* const place = extras.place;
     if (place) place_ = *place;
     ddp_context* context = nullptr;
     Result result;
@@ -66,7 +68,8 @@ SharedGradients::SharedGradients(ddp_group* group, const ddp_context_options& op
     for (const Parameter& parameter : model) {
         const Gradient gradient =
             view_ ? Gradient{nullptr, count_of(parameter)} : (*own)[gradients_.size()];
-        register_parameter(context, parameter, gradient.data, place);
+        float* const value = extras.values ? (*extras.values)[gradients_.size()].data : nullptr;
+        register_parameter(context, parameter, value, gradient.data, place);
         gradients_.push_back(gradient);
         names_.push_back(parameter.name);
     }
@@ -75,7 +78,7 @@ SharedGradients::SharedGradients(ddp_group* group, const ddp_context_options& op
         set.check(
             ddp_set_stream(context, place->device.kind, place->device.index, place->stream, set));
     }
-    if (norm) {
+    if (extras.norm) {
         std::int32_t number = -1;
         Result tracked;
         tracked.check(ddp_track_grad_norm(context, 2, nullptr, 0, &number, tracked));

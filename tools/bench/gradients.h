@@ -40,14 +40,19 @@ private:
     std::vector<Gradient> gradients_;
 };
 
+// Choices for a model.
+struct Extras {
+    const Place* place = nullptr;                   // null: on the CPU
+    bool norm = false;                              // counts the norm of all gradients
+    const std::vector<Gradient>* values = nullptr;  // of the parameters
+};
+
 // The same parameters registered with libddp.
 class SharedGradients {
 public:
-    // own: where the gradients lie (copy), or nullptr: in their buckets (view). place: nullptr: on
-    // the CPU. norm: the context counts the norm of all gradients.
+    // own: where the gradients lie (copy), or nullptr: in their buckets (view).
     SharedGradients(ddp_group* group, const ddp_context_options& options, const Model& model,
-                    const std::vector<Gradient>* own, const Place* place = nullptr,
-                    bool norm = false);
+                    const std::vector<Gradient>* own, const Extras& extras = {});
 
     ddp_context* context() const { return context_.get(); }
     const std::string& name(std::size_t index) const { return names_[index]; }

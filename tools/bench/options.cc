@@ -152,6 +152,10 @@ CLI::App* add_replay(CLI::App& app, Options& options) {
         "Also run the loop with the norm of all gradients (ddp_track_grad_norm), once "
         "with and once without clipping, in turns with the other, and print the "
         "ratios");
+    command->add_flag("--optimizer", options.optimizer,
+                      "Also run the loop with AdamW (optimizer_ms), with each rank updating its "
+                      "shard after the step (sharded_ms) or in it (in_step_ms), in turns with the "
+                      "other, and print the ratios to the first");
     command->add_option("--hook", options.hook,
                         "Also run the loop with this communication hook, in turns with the other, "
                         "and print the ratio");
@@ -186,8 +190,8 @@ CLI::App* add_replay(CLI::App& app, Options& options) {
           command->add_flag("--autotune", options.autotune,
                             "Also run the loop with DDP_CONTEXT_AUTOTUNE, which first finds a "
                             "bucket size, in turns with the others: a row")})
-        for (const char* other : {"--find-unused", "--norm", "--hook", "--trace", "--device",
-                                  "--without-overlap", "--sync-every"})
+        for (const char* other : {"--find-unused", "--norm", "--optimizer", "--hook", "--trace",
+                                  "--device", "--without-overlap", "--sync-every"})
             option->excludes(command->get_option(other));
     return command;
 }

@@ -53,6 +53,7 @@ struct Options : Settings {
     bool copy = false;
     bool find_unused = false;
     bool norm = false;
+    bool optimizer = false;
     std::vector<double> also_mb;  // also run the loop with these bucket sizes
     bool autotune = false;        // also run it with the one that libddp finds
     std::string trace;            // write a trace of some more steps to this file

@@ -17,6 +17,7 @@
 #include "measure.h"
 #include "models.h"
 #include "traced.h"
+#include "training.h"
 
 namespace bench {
 namespace {
@@ -99,7 +100,7 @@ void check_means(const std::vector<Gradient>& gradients, int world, std::int64_t
 struct Variant {
     Variant(ddp_group* group, const ddp_context_options& options, double mb, const Model& model,
             const std::vector<Gradient>* own, std::optional<double> clips_at = {})
-        : gradients(group, options, model, own, nullptr, clips_at.has_value()),
+        : gradients(group, options, model, own, {.norm = clips_at.has_value()}),
           max_norm(clips_at),
           world(ddp_group_world_size(group)),
           bucket_mb(mb) {}
@@ -260,6 +261,19 @@ std::vector<Row> run_replay(ddp_group* group, const Options& options) {
         add(options.bucket_mb, 0, HUGE_VAL);
         add(options.bucket_mb, 0, 1e-3).exact = false;
     }
+    std::list<Training> trainings;
+    const std::size_t with_optimizer = loops.size();
+    if (options.optimizer)
+        for (const auto kind :
+             {Training::Kind::kFull, Training::Kind::kSharded, Training::Kind::kInStep}) {
+            Training& training =
+                trainings.emplace_back(group, context_options(options), model, place, kind);
+            loops.push_back([&] {
+                return training.step([&](const auto& gradients, const Training::Ready& ready) {
+                    backward.run(gradients, ++iteration, ready);
+                });
+            });
+        }
     if (!options.hook.empty()) {
         use_hook(*(hooked = &add(options.bucket_mb, 0)), options);
         hooked->exact = false;  // the hook may be lossy
@@ -279,6 +293,15 @@ std::vector<Row> run_replay(ddp_group* group, const Options& options) {
         row["norm_ratio"] = median(series[with_norm]) / median(series[1]);
         row["clip_ms"] = median(series[with_norm + 1]);
         row["clip_ratio"] = median(series[with_norm + 1]) / median(series[1]);
+    }
+    if (options.optimizer) {
+        const double full = median(series[with_optimizer]);
+        row["optimizer_ms"] = full;
+        row["sharded_ms"] = median(series[with_optimizer + 1]);
+        row["sharded_ratio"] = median(series[with_optimizer + 1]) / full;
+        row["in_step_ms"] = median(series[with_optimizer + 2]);
+        row["in_step_ratio"] = median(series[with_optimizer + 2]) / full;
+        for (Training& training : trainings) training.check(group);
     }
     if (hooked) {
         row["hook"] = ddp_hook_name(hooked->gradients.context());

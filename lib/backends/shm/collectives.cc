@@ -36,6 +36,14 @@ void copy(const ddp_collective& c, std::byte* to, const std::byte* from, std::si
     note_copy(c, size);
 }
 
+// Bytes of an allgather from another rank, which belong at `to` in recv.
+void give(const ddp_collective& c, std::byte* to, const std::byte* from, std::size_t size) {
+    if (!c.take) return copy(c, to, from, size);
+    if (size == 0) return;
+    c.take(c.taker, from, static_cast<std::size_t>(to - bytes(c.recv)), size);
+    note_copy(c, size);
+}
+
 // Sums this rank's part of what all give.
 void sum_part(Team& team, const ddp_collective& c, bool in_post) {
     const std::size_t count = part_count(c, team.rank());
@@ -95,7 +103,7 @@ void spread_staged(Team& team, const ddp_collective& c, SizeOf size_of, Into int
         for (int rank = 0; rank < team.size(); ++rank) {
             const Range range = range_of(rank, chunk);
             if (rank != team.rank())
-                copy(c, into(rank) + range.begin, team.staging(rank, slot_of(chunk)),
+                give(c, into(rank) + range.begin, team.staging(rank, slot_of(chunk)),
                      range.count());
         }
     };
@@ -175,7 +183,7 @@ void allgather(Team& team, const ddp_collective& c) {
     if (!in_post && !all_sends_shared(team, c)) return spread_staged(team, c, size_of, place);
     for (int rank = 0; rank < team.size(); ++rank)
         if (rank != team.rank() && size_of(rank) > 0)
-            copy(c, place(rank), given(team, rank, in_post, size_of(rank)), size_of(rank));
+            give(c, place(rank), given(team, rank, in_post, size_of(rank)), size_of(rank));
     if (!in_post) team.barrier(c);
 }
 

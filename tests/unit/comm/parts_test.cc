@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
 #include <string>
 #include <thread>
@@ -81,6 +82,28 @@ TEST_P(PartsOfALink, AreTheMeanAndComeTogetherAgain) {
         link.run(in_parts(DDP_COLLECTIVE_ALLGATHER, data, {3, 1}), {});
         EXPECT_THAT(data, ElementsAre(5, 5, 5, 6));
     });
+}
+
+// Each byte once, on any backend.
+TEST_P(PartsOfALink, OfOthersAreTaken) {
+    for (const Counts& counts : {Counts{3, 1}, Counts{0, 5}, Counts{90'000, 70'001}})
+        on_two(GetParam(), [&](std::int32_t rank, Link& link) {
+            const std::size_t size = counts[0] + counts[1];
+            const auto own = [&](std::size_t i) { return (i < counts[0] ? 0 : 1) == rank; };
+            std::vector<float> data(size), taken(size);
+            for (std::size_t i = 0; i < size; ++i) data[i] = own(i) ? static_cast<float>(i + 1) : 0;
+            Collective c = in_parts(DDP_COLLECTIVE_ALLGATHER, data, counts);
+            std::size_t bytes_taken = 0;
+            c.take = [&](const void* from, std::size_t offset, std::size_t bytes) {
+                ASSERT_LE(offset + bytes, size * sizeof(float));
+                std::memcpy(reinterpret_cast<std::byte*>(taken.data()) + offset, from, bytes);
+                bytes_taken += bytes;
+            };
+            link.run(c, {});
+            EXPECT_EQ(bytes_taken, counts[rank == 0 ? 1 : 0] * sizeof(float));
+            for (std::size_t i = 0; i < size; ++i)
+                ASSERT_EQ(taken[i], own(i) ? 0 : static_cast<float>(i + 1)) << i;
+        });
 }
 
 // Their sums are equal.

@@ -143,7 +143,7 @@ void check_means(const std::vector<Gradient>& gradients, int world) {
 struct Steps {
     Steps(ddp_group* group, const Options& options, const Model& model,
           const std::vector<Gradient>* own, const Place& place)
-        : gradients(group, context_options(options), model, own, &place) {}
+        : gradients(group, context_options(options), model, own, {.place = &place}) {}
 
     void step(const Backward& backward) {
         gradients.begin_step();
