@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs `ddp-bench peers` for a moment and checks its rows. What they say of time is not looked at.
 
-usage: check_peers.py DDP-BENCH allreduce|replay
+usage: check_peers.py DDP-BENCH allreduce|replay [--optimizer]
 """
 
 import csv
@@ -37,11 +37,11 @@ def check_bests(rows, group):
 
 
 def main():
-    bench, what = sys.argv[1:]
+    bench, what, *more = sys.argv[1:]
     with tempfile.TemporaryDirectory(prefix="ddp-peers-") as folder:
         table = os.path.join(folder, "rows.csv")
         job = subprocess.run([bench, "peers", what, "--backend", "gloo", "--rounds", "2", "--seconds", "0.01", "--timeout",
-                              "40", "--json", "--csv", table, *ARGUMENTS[what]],
+                              "40", "--json", "--csv", table, *ARGUMENTS[what], *more],
                              capture_output=True, text=True, timeout=TIMEOUT_S)
         assert job.returncode == 0, f"status {job.returncode}: {job.stderr}"
         with open(table, encoding="utf-8", newline="") as file:
@@ -51,7 +51,9 @@ def main():
     for row in rows:
         assert row["rounds"] == 2 and row["world"] == 2, row
         assert all(math.isfinite(row[field]) for field in FIELDS[what]), row
-    assert OURS[what] <= {(row["peer"], row["setting"]) for row in rows}, f"not all of libddp: {rows}"
+    ways = ["AdamW, ", "shards, ", "shards in the step, "] if more else [""]
+    ours = {(peer, setting.replace(", ", f", {way}")) for peer, setting in OURS[what] for way in ways}
+    assert ours <= {(row["peer"], row["setting"]) for row in rows}, f"not all of libddp: {rows}"
     check_bests(rows, lambda row: row["bytes"])
     for peer in PEERS[what]:
         there = any(row["peer"].startswith(peer) for row in rows)

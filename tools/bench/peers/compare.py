@@ -44,6 +44,7 @@ def parse():
     parser.add_argument("--compute-ms", type=float, default=0.0)
     parser.add_argument("--bucket-mb", default="1,5,25", help="replay: caps that all try")
     parser.add_argument("--modes", default="view,copy", help="replay: where libddp's gradients lie")
+    parser.add_argument("--optimizer", action="store_true", help="replay: each step ends with AdamW, whole and sharded")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=0.5, help="for each measurement and round")
     parser.add_argument("--timeout", type=float, default=900.0, help="for each program that is started")
@@ -130,9 +131,9 @@ def print_allreduce(options, rows):
 
 def print_replay(options, rows):
     print(f"{options.model}, world {options.world}, compute {options.compute_ms:g} ms, {options.rounds} rounds in turns")
-    print(f"{'peer':24}{'setting':18}{'median_ms':>10}  {'local_ms':>9}  {'over_local':>10}")
+    print(f"{'peer':24}{'setting':44}{'median_ms':>10}  {'local_ms':>9}  {'over_local':>10}")
     for row in rows:
-        print(f"{row['peer']:24}{row['setting']:18}{row['median_ms']:10.3f}  {row['local_ms']:9.3f}  "
+        print(f"{row['peer']:24}{row['setting']:44}{row['median_ms']:10.3f}  {row['local_ms']:9.3f}  "
               f"{row['over_local_ms']:10.3f}")
     for best, value, ratio in (("best", "median_ms", "ratio"), ("best_over_local", "over_local_ms", "over_local_ratio")):
         for row in filter(lambda row: row[best], rows):

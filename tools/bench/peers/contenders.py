@@ -43,6 +43,7 @@ class Run:
         if status != 0:
             return None, f"status {status} of {' '.join(self.command)}"
         rows = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
+        rows = [each for row in rows for each in ways_to_update(row)]
         for row in rows:
             self.complete(row)
         return (rows, None) if rows else (None, output.strip() or "it printed nothing")
@@ -62,6 +63,14 @@ class Run:
             status = processes.run_ranks(self.command, self.world, timeout, stdout=output)
             output.seek(0)
             return status, output.read()
+
+
+def ways_to_update(row):
+    """A replay of ddp-bench with optimizers is a row for each of them."""
+    if "optimizer_ms" not in row:
+        return [row]
+    return [{**row, "median_ms": row[key], "mode": f"{row['mode']}, {name}"}
+            for key, name in (("optimizer_ms", "AdamW"), ("sharded_ms", "shards"), ("in_step_ms", "shards in the step"))]
 
 
 def missing(reason):
@@ -134,7 +143,7 @@ def torch_allreduce(options):
 def replay(options, model):
     """The runs of `compare.py replay`; model: a file that `ddp-bench models` wrote."""
     common = ["--world", str(options.world), "--model", model, "--compute-ms", f"{options.compute_ms:g}",
-              *timing(options)]
+              *(["--optimizer"] if options.optimizer else []), *timing(options)]
     ours = [options.bench, "replay", "--json", *common]
     theirs = [options.python, os.path.join(HERE, "replay.py"), *common]
     with_torch = "torch" in options.peers

@@ -10,9 +10,12 @@ Three ways for a gradient to reach its bucket:
   view    gradient_as_bucket_view=True: PyTorch copies in; the gradient is then the bucket
   direct  as view, and the backward function writes into the bucket itself. No real PyTorch program does this; it is
           the least that PyTorch could take, and the fair peer of libddp's views
+
+With --optimizer a step ends with torch.optim.AdamW(foreach=True): of every rank, and in a ZeroRedundancyOptimizer.
 """
 
 import argparse
+import itertools
 import json
 import math
 import time
@@ -29,6 +32,7 @@ def parse():
     parser.add_argument("--bucket-mb", default="25", help="bucket caps, separated by commas")
     parser.add_argument("--modes", default="copy,view,direct")
     parser.add_argument("--compute-ms", type=float, default=0.0)
+    parser.add_argument("--optimizer", action="store_true")
     parser.add_argument("--iters", type=int, default=0, help="0: as many as fit into --seconds, at least 10")
     parser.add_argument("--seconds", type=float, default=1.5)
     parser.add_argument("--timeout", type=float, default=900.0)
@@ -100,7 +104,15 @@ def make_model(torch, shapes, costs, iteration):
     return Replay()
 
 
-def make_loop(torch, model, iteration, direct):
+def make_optimizer(torch, model, name):
+    """The optimizer of that name; None: none."""
+    if name == "ZeroRedundancyOptimizer":
+        from torch.distributed.optim import ZeroRedundancyOptimizer
+        return ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, foreach=True)
+    return torch.optim.AdamW(model.parameters(), foreach=True) if name else None
+
+
+def make_loop(torch, model, iteration, direct, optimizer=None):
     start_of_chain = torch.zeros(1, requires_grad=True)
 
     def loop():
@@ -110,6 +122,8 @@ def make_loop(torch, model, iteration, direct):
         if not direct:
             model.zero_grad(set_to_none=True)
         model(start_of_chain).backward(torch.ones(1))
+        if optimizer:
+            optimizer.step()
         return job.now_ms() - start
 
     return loop
@@ -125,19 +139,22 @@ def check_means(model, iteration, world):
         assert abs(float(got[0]) - mean) < 1e-4 and abs(float(got[-1]) - mean) < 1e-4, f"parameter {index}"
 
 
-def measure_one(torch, dist, options, model, mode, cap):
+def measure_one(torch, dist, options, model, mode, cap, name):
     shapes, shares = model
     iteration = Iteration(dist.get_rank())
     costs = [options.compute_ms * share for share in shares]
     local = make_model(torch, shapes, costs, iteration)
     ddp = torch.nn.parallel.DistributedDataParallel(make_model(torch, shapes, costs, iteration), bucket_cap_mb=cap,
                                                     gradient_as_bucket_view=mode != "copy")
-    loops = [make_loop(torch, local, iteration, mode == "direct"), make_loop(torch, ddp, iteration, mode == "direct")]
+    optimizer = make_optimizer(torch, ddp, name)
+    loops = [make_loop(torch, local, iteration, mode == "direct"),
+             make_loop(torch, ddp, iteration, mode == "direct", optimizer)]
     series = job.measure(options.iters, options.seconds, loops)
     check_means(ddp.module, iteration, dist.get_world_size())
     size = 4 * sum(math.prod(shape) for shape in shapes)
     return job.row("torch-replay", size, series[1], local_ms=job.median(series[0]), model=options.model,
-                   params=len(shapes), bucket_mb=cap, compute_ms=options.compute_ms, mode=mode)
+                   params=len(shapes), bucket_mb=cap, compute_ms=options.compute_ms,
+                   mode=f"{mode}, {name}" if name else mode)
 
 
 def main():
@@ -147,11 +164,11 @@ def main():
         raise SystemExit(job.launch(options.world, options.timeout))
     dist = job.join()
     model = read_model(options.model)
-    for mode in options.modes.split(","):
-        for cap in options.bucket_mb.split(","):
-            result = measure_one(torch, dist, options, model, mode, float(cap))
-            if dist.get_rank() == 0:
-                print(json.dumps(result), flush=True)
+    names = ["AdamW", "ZeroRedundancyOptimizer"] if options.optimizer else [None]
+    for mode, cap, name in itertools.product(options.modes.split(","), options.bucket_mb.split(","), names):
+        result = measure_one(torch, dist, options, model, mode, float(cap), name)
+        if dist.get_rank() == 0:
+            print(json.dumps(result), flush=True)
     dist.destroy_process_group()
 
 
