@@ -65,7 +65,7 @@ typedef struct ddp_optimizer ddp_optimizer;
  *
  * Errors: INVALID_ARGUMENT (unknown name or key, a number out of range), MISMATCH (other ranks have
  * another name or other options), INVALID_STATE (before ddp_commit, during a step, a parameter has
- * no data), UNSUPPORTED (DDP_CONTEXT_JOIN, DDP_CONTEXT_KEEP_LOCAL_UNUSED; a parameter on a device,
+ * no data), UNSUPPORTED (DDP_CONTEXT_KEEP_LOCAL_UNUSED, DDP_CONTEXT_JOIN without DDP_CONTEXT_SHARD; a parameter on a device,
  * sparse, factored, or not of a real floating-point type), OUT_OF_MEMORY, or the group's error.
  * Threads: one. Blocks: for all ranks, at most the group's timeout. Collective: yes. Callbacks: no.
  */
@@ -91,7 +91,8 @@ DDP_API ddp_status ddp_optimizer_set(ddp_optimizer* optimizer, ddp_param param, 
  * Errors: INVALID_ARGUMENT (scale is not finite, or negative), INVALID_STATE (no step has ended
  * since the last call, or without means; after ddp_publish; unsynced steps wait;
  * ddp_context_set_group has made other pieces; a matrix under muon has several owners; an earlier
- * call failed in the middle; the context was freed): then nothing has changed. OUT_OF_MEMORY, or
+ * call failed in the middle; the context was freed), UNSUPPORTED (DDP_CONTEXT_JOIN: call
+ * ddp_optimizer_in_step): then nothing has changed. OUT_OF_MEMORY, or
  * the group's error: then later calls are refused. Threads: one. Blocks: only lamb where several
  * ranks own elements of one parameter, at most the group's timeout. Collective: then yes, otherwise
  * no, but compared. Callbacks: no. */

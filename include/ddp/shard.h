@@ -27,7 +27,10 @@
  *
  * On devices ddp_publish reads the values in the order of the stream of ddp_set_stream.
  *
- * Not with DDP_CONTEXT_JOIN, elastic jobs, sparse, factored and in-place parameters, hooks that do
+ * With DDP_CONTEXT_JOIN updates must run in the step (ddp_optimizer_in_step, ddp_set_update), since a
+ * rank in ddp_join runs them too.
+ *
+ * Not with elastic jobs, sparse, factored and in-place parameters, hooks that do
  * not reduce over all ranks, and in graphs of devices.
  *
  * EXPERIMENTAL: state that moves with its elements, also in elastic jobs, will come.

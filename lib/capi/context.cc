@@ -63,7 +63,6 @@ void check_flags(std::uint32_t flags) {
                   "options->flags: DDP_CONTEXT_AUTOTUNE rebuilds the buckets, which "
                   "DDP_CONTEXT_NO_REBUILD forbids");
     constexpr std::pair<std::uint32_t, const char*> not_with_shards[] = {
-        {DDP_CONTEXT_JOIN, "DDP_CONTEXT_JOIN: a rank in ddp_join could not update what it owns"},
         {DDP_CONTEXT_AUTOTUNE, "DDP_CONTEXT_AUTOTUNE, which rebuilds the buckets"},
         {DDP_CONTEXT_CONSENSUS_ORDER, "DDP_CONTEXT_CONSENSUS_ORDER, which rebuilds the buckets"}};
     for (const auto& [flag, text] : not_with_shards)

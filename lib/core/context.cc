@@ -31,6 +31,15 @@ void require_reducing(const Model& model, const Hook& hook) {
                   hook.name(), " does not reduce gradients");
 }
 
+void require_joinable(const ReducerParts& parts) {
+    const ContextOptions& options = parts.model.options;
+    if (options.join && options.reducer.shard && parts.totals.in_step == 0)
+        fail_call(DDP_ERROR_INVALID_STATE,
+                  "with DDP_CONTEXT_JOIN and DDP_CONTEXT_SHARD a rank in ddp_join updates what it "
+                  "owns only if that happens in the step; call ddp_optimizer_in_step or "
+                  "ddp_set_update first");
+}
+
 }  // namespace
 
 std::vector<std::int32_t> Context::register_params(std::vector<Param> params) {
@@ -190,6 +199,7 @@ void Context::step_begin() {
     const bool captured = model_.streams.captured();
     reducer.forget_capture(captured);
     if (captured) return;
+    require_joinable(reducer.parts());
     const StreamScope order(model_.streams);
     if (!model_.exchanges()) {
         reducer.rebuild_if_due(0);
@@ -224,6 +234,7 @@ void Context::join() {
     if (!model_.options.join)
         fail_call(DDP_ERROR_INVALID_STATE,
                   "create the context with DDP_CONTEXT_JOIN, so that the other ranks expect this");
+    require_joinable(reducer.parts());
     const StreamScope order(model_.streams);
     const auto exchange = [&] {
         return attendance_.exchange(*group_, *number_, false, reducer.parts().sync);
@@ -236,6 +247,9 @@ void Context::join() {
         reducer.results().shadow();
     }
     attendance_.start_over();
+    // Values of the last step must not come after those that are sent now.
+    for (std::int32_t id = 0; id < model_.table.size(); ++id)
+        reducer.results().wait_value(id, std::nullopt);
     broadcast_state(*group_, number_->tag(), model_.streams, model_.all(), outcome.last_to_join);
     buffers_.set_equal(reducer.parts().totals.synced_steps);
 }

@@ -16,6 +16,10 @@ constexpr const char* kOtherPieces =
     "this rank owns other pieces since ddp_context_set_group, and the optimizer has no state of "
     "them; make a new optimizer, and load its state";
 
+constexpr const char* kCannotJoin =
+    "with DDP_CONTEXT_JOIN a rank in ddp_join would not step its optimizer with the others; create "
+    "the context with DDP_CONTEXT_SHARD too, and call ddp_optimizer_in_step";
+
 [[noreturn]] void refuse(ddp_status status, std::int32_t id, const Param& p, const char* why) {
     throw CallError({status, str("parameter '", p.name, "' ", why), -1, id});
 }
@@ -57,10 +61,7 @@ Context& Optimizer::context() const {
 // The same on all ranks.
 void Optimizer::require_updatable() const {
     const ContextOptions& options = context_.model().options;
-    if (options.join)
-        fail_call(DDP_ERROR_UNSUPPORTED,
-                  "with DDP_CONTEXT_JOIN a rank without inputs would not step its optimizer with "
-                  "the others");
+    if (options.join && !options.reducer.shard) fail_call(DDP_ERROR_UNSUPPORTED, kCannotJoin);
     if (options.reducer.keep_local_unused)
         fail_call(DDP_ERROR_UNSUPPORTED,
                   "with DDP_CONTEXT_KEEP_LOCAL_UNUSED ranks have different gradients");
@@ -165,6 +166,7 @@ std::vector<Update> Optimizer::updates(double scale) {
 void Optimizer::step(double scale) {
     Context& c = context();
     require_scale(scale);
+    if (c.model().options.join) fail_call(DDP_ERROR_UNSUPPORTED, kCannotJoin);
     if (torn_)
         fail_call(DDP_ERROR_INVALID_STATE,
                   "an earlier step failed in the middle; load parameters and state of a moment "

@@ -2,6 +2,7 @@
 // optimizer_test.cc.
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <cmath>
 #include <memory>
 #include <string>
@@ -22,8 +23,8 @@ std::string message_of(Call call) {
 }
 
 struct Small : Model {
-    explicit Small(ddp_group* group, std::uint32_t flags = DDP_CONTEXT_SHARD)
-        : Model(group, {1000, 3, 500}, true, options(flags)) {}
+    explicit Small(ddp_group* group, std::uint32_t flags = DDP_CONTEXT_SHARD, bool view = true)
+        : Model(group, {1000, 3, 500}, view, options(flags)) {}
     static ddp_context_options options(std::uint32_t flags) {
         auto result = ddp::Context::defaults();
         result.flags = flags;
@@ -117,6 +118,78 @@ TEST(OptimizerInStep, RanksDoTheSame) {
                 << how;
             EXPECT_EQ(model.data, before) << how;
         });
+}
+
+// Values of all ranks after two epochs in which ranks have different numbers of inputs. join: they
+// call ddp_join; otherwise they give zeros until the last one is done.
+std::vector<std::vector<std::vector<float>>> train_unevenly(int world, bool join, bool view) {
+    std::vector<std::vector<std::vector<float>>> values(static_cast<std::size_t>(world));
+    RankOptions options(world);
+    options.flags = DDP_GROUP_DETERMINISTIC;
+    on_ranks(options, [&](int rank, ddp_group* group) {
+        Small model(group,
+                    join ? DDP_CONTEXT_SHARD | DDP_CONTEXT_JOIN : std::uint32_t{DDP_CONTEXT_SHARD},
+                    view);
+        model.context.set_owner(2, DDP_OWNER_WHOLE);
+        model.context.commit();
+        ddp::Optimizer optimizer(model.context, "adamw", "lr=0.1");
+        optimizer.in_step();
+        for (int epoch = 0; epoch < 2; ++epoch) {
+            const auto inputs_of = [epoch](int r) { return 1 + (3 * r + 2 * epoch) % 4; };
+            const int inputs = inputs_of(rank);
+            int most = 0;
+            for (int r = 0; r < world; ++r) most = std::max(most, inputs_of(r));
+            for (int step = 0; step < (join ? inputs : most); ++step) {
+                const bool has_input = step < inputs;
+                if (join) model.context.step_begin();
+                for (int p = model.count(); p-- > 0;) {
+                    model.context.wait_value(p);
+                    float* const gradient = model.grad(p);
+                    const auto& value = model.data[static_cast<std::size_t>(p)];
+                    for (std::size_t k = 0; k < model.size(p); ++k)
+                        gradient[k] =
+                            has_input ? 0.3f * value[k] + static_cast<float>(rank - step) : 0;
+                    model.context.grad_ready(p);
+                }
+                model.context.finalize();
+            }
+            if (join) model.context.join();
+        }
+        for (int p = 0; p < model.count(); ++p) model.context.wait_value(p);
+        values[static_cast<std::size_t>(rank)] = model.data;
+    });
+    return values;
+}
+
+TEST(OptimizerInStep, ARankThatHasJoinedUpdatesItsShard) {
+    for (const int world : {1, 2, 3, 5})
+        for (const bool view : {false, true}) {
+            const auto want = train_unevenly(world, false, view);
+            EXPECT_NE(want[0][0][0], 0);
+            for (const auto& values : want) EXPECT_EQ(values, want[0]);
+            EXPECT_EQ(train_unevenly(world, true, view), want) << world << view;
+        }
+}
+
+TEST(OptimizerInStep, JoiningNeedsIt) {
+    on_ranks(2, [](int, ddp_group* group) {
+        Small model(group, DDP_CONTEXT_SHARD | DDP_CONTEXT_JOIN);
+        model.context.commit();
+        for (int i = 0; i < 2; ++i) {
+            EXPECT_THAT(message_of([&] { model.context.step_begin(); }),
+                        HasSubstr("updates what it owns only if that happens in the step"));
+            EXPECT_THAT(message_of([&] { model.context.join(); }),
+                        HasSubstr("call ddp_optimizer_in_step or ddp_set_update first"));
+            ddp::Optimizer optimizer(model.context, "sgd", "lr=1");
+            EXPECT_THAT(message_of([&] { optimizer.step(); }), HasSubstr("in ddp_join would not"));
+            optimizer.in_step();
+            model.context.step_begin();
+            model.backward();
+            EXPECT_EQ(model.value(), -5 * (i + 1));
+            model.context.join();
+            model.context.set_update(nullptr);
+        }
+    });
 }
 
 TEST(OptimizerInStep, MistakesAreNamed) {

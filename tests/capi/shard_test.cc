@@ -720,7 +720,7 @@ TEST(Shard, MistakesAreNamed) {
                  [&] { model.context.request_rebuild(); }, [&] { model.context.adopt_plan("{}"); }})
             EXPECT_THAT(message_of(change), HasSubstr("the buckets decide who owns what"));
 
-        for (const std::uint32_t flag : {DDP_CONTEXT_JOIN, DDP_CONTEXT_AUTOTUNE})
+        for (const std::uint32_t flag : {DDP_CONTEXT_AUTOTUNE, DDP_CONTEXT_CONSENSUS_ORDER})
             EXPECT_THAT(message_of([&] { Sharded(group, flag); }),
                         HasSubstr("DDP_CONTEXT_SHARD does not work with"));
         Sharded sparse(group);
