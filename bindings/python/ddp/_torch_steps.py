@@ -19,6 +19,7 @@ from ._torch_devices import Streams, given, on_device_of, on_stream_of, shown
 from ._torch_hooks import GradBucket, has_run_hooks, step_in_backward, take_hooks, take_optimizers
 from ._torch_module import (Registered, as_bytes, from_order, grad_dtype_of, has_parts, in_order, order_of, parameters_behind, sparse_of,
                             tensors_in)
+from ._torch_norm import GradientNorm
 from ._torch_passes import at_end, before_error, in_backward_pass
 from ._torch_shards import Shards
 from .context import Context
@@ -49,6 +50,7 @@ class Options:
     send_buffers: bool  # at commit, or in join()
     weighted: bool  # the mean, by set_weight
     shard: object  # a function of a parameter's name and the parameter: its owner and cost; None: no shards
+    grad_norm: float  # the p of the norm that libddp counts; None: no norm
     reduce_dtype: torch.dtype  # of buckets on their way; None: their own
     join: dict = dataclasses.field(default_factory=dict)  # empty: outside
 
@@ -153,6 +155,7 @@ class Steps:
                 memory = as_bytes(name, self._memory(name, tensor, order))
             self._buffers.append((owner, key, name, order, memory))
             self._register_buffer(name, memory)
+        self.norm = None if self.options.grad_norm is None else GradientNorm(self.context, self.options.grad_norm, self.names, self.tensors)
         self.context.commit()
         for tensor, copied in self._copies:
             tensor.copy_(copied)
@@ -453,6 +456,8 @@ class Steps:
         if self._mode == LOCAL or self._no_sync():
             self._accumulated.add(index)
             self._strays += 1
+            if self.norm is not None:
+                self.norm.forget()
             return
         tensor = id(self.tensors[index])
         if any(tensor in other._indices and (other.in_pass or other._fresh or other._mode == LOCAL or other._no_sync())
@@ -531,6 +536,8 @@ class Steps:
         if self.options.join:  # it sends buffers
             self._read_copies()
         self.open, self.stepped, self._marked = True, True, False
+        if self.norm is not None:
+            self.norm.forget()
         self._left = [0 if index in self._frozen else uses for index, uses in enumerate(self._uses)]
         self._missing = {index for index, left in enumerate(self._left) if left}
         self._came = []
@@ -649,14 +656,17 @@ class Steps:
         if self.shards is not None:
             self._leave_gradients(may_be_unused)
             return
-        copies, stepping = [], []
+        copies, stepping, means = [], [], {}
         for index, tensor in enumerate(self.tensors):
             if index in done or index in self._frozen or (may_be_unused and not self.context.param_used(index)):
                 continue  # by no rank
             self._take_mean(index, tensor, copies)
+            means[index] = tensor
             if index in waiting:
                 stepping.append(tensor)
         _copy_all(copies)
+        if self.norm is not None and not waiting:
+            self.norm.backward_ended(means, self.scale)
         for tensor in stepping:
             step_in_backward(tensor)
         if self.after_mean is not None:

@@ -51,6 +51,8 @@ class DistributedDataParallel(nn.Module):
 
     shard: each rank gets the mean of a share of the gradients, for a ShardedOptimizer. True, an owner ("elements", "whole", "replicated"), or
     a function of a parameter's name and the parameter that returns an owner, or an owner and a cost (docs/shards.md).
+
+    grad_norm: 1, 2 or math.inf: libddp counts this norm of the means while it reduces them, for clip_grad_norm_.
     """
 
     def __init__(self, module, device_ids=None, output_device=None, dim=0, broadcast_buffers=True, init_sync=True,
@@ -58,7 +60,7 @@ class DistributedDataParallel(nn.Module):
                  gradient_as_bucket_view=False, static_graph=False, delay_all_reduce_named_params=None,
                  param_to_hook_all_reduce=None, mixed_precision=None, device_mesh=None, skip_all_reduce_unused_params=False,
                  bucket_cap_mb_list=None, batched_grad_copy=False, forward_sync_buffers=None, lazy_bucket_allocation=False, *,
-                 weighted_mean=False, shard=False):
+                 weighted_mean=False, shard=False, grad_norm=None):
         super().__init__()
         if device_mesh is not None:
             if process_group is not None:
@@ -105,7 +107,9 @@ class DistributedDataParallel(nn.Module):
             raise ValueError(f"delay_all_reduce_named_params: the module has no parameter {unknown[0]}")
         if param_to_hook_all_reduce is not None and not self._delayed:
             raise ValueError("param_to_hook_all_reduce: it belongs to delay_all_reduce_named_params, which names no parameter")
-        self._shard = shard
+        self._shard, self._grad_norm = shard, grad_norm
+        if grad_norm is not None and shard:
+            raise ValueError("grad_norm: with shard, ShardedOptimizer.clip_grad_norm_ computes any norm, and needs no grad_norm")
         if owner_function(shard) is not None:
             refuse_with_shards(self)
         self._autotune, self._hook, self._optimizer, self._has_joined, self._weighted = autotune, None, None, False, weighted_mean
@@ -126,7 +130,7 @@ class DistributedDataParallel(nn.Module):
             ignored=self.parameters_to_ignore, delayed=self._delayed, find_unused=self.find_unused_parameters,
             skip_unused=self.skip_all_reduce_unused_params, static_graph=self.static_graph, as_views=self.gradient_as_bucket_view or bool(self._shard), shard=owner_function(self._shard),
             bucket_bytes=max(1, self.bucket_bytes_cap), bucket_caps=self.bucket_bytes_cap_list, autotune=self._autotune,
-            send_buffers=self.forward_sync_buffers if join else self._init_sync_buffers, weighted=self._weighted,
+            send_buffers=self.forward_sync_buffers if join else self._init_sync_buffers, weighted=self._weighted, grad_norm=self._grad_norm,
             reduce_dtype=self._precision and self._precision.reduce_dtype, join=join or {})
         if old is not None:
             old.end()
@@ -304,6 +308,17 @@ class DistributedDataParallel(nn.Module):
             raise InvalidStateError("set_weight: gradients of no_sync() are added up, and have no weight of their own. Call it outside of "
                                     "no_sync(), with the weight of all micro-batches together, and multiply each loss by its part of that")
         self._steps.set_weight(weight)
+
+    def clip_grad_norm_(self, max_norm, norm_type=2.0):
+        """As FullyShardedDataParallel.clip_grad_norm_: multiplies the gradients of all parameters that this DistributedDataParallel averages
+        by min(1, max_norm / (norm + 1e-6)), and returns their norm before. It needs grad_norm=norm_type: then it reads no gradient but to
+        multiply it. Once, after a synced backward pass and before any change of a .grad. Ranks have the same norm, and need not meet. A norm
+        of NaN makes all gradients NaN, and an infinite one those zero that are finite."""
+        if self._grad_norm is None:
+            raise InvalidStateError("clip_grad_norm_: no norm is counted. "
+                                    + ("Use ShardedOptimizer.clip_grad_norm_" if self._shard else
+                                       f"Make the DistributedDataParallel with grad_norm={float(norm_type)}, or use torch.nn.utils.clip_grad_norm_"))
+        return self._steps.norm.clip(float(max_norm), float(norm_type))
 
     # UNEVEN INPUTS
 
