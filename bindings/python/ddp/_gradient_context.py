@@ -1,7 +1,7 @@
 """The context of an adapter for arrays that a program replaces by new ones in each step."""
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Tuple
 
 from ._errors import InvalidStateError
 from .context import Context
@@ -11,8 +11,10 @@ from .group import Group
 class GradientContext(Context):
     """A context that has gradients, and of the parameters no more than the first values: the program keeps the others."""
 
+    _needing_values: Tuple[str, ...] = ("verify_interval", "shard")  # options
+
     def __init__(self, group: Group, **options: Any):
-        for option in "verify_interval", "shard":
+        for option in self._needing_values:
             if options.get(option):
                 self._require_values(option)
         super().__init__(group, **options)

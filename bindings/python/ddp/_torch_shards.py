@@ -10,6 +10,7 @@ import weakref
 
 import torch
 
+from . import _owners
 from ._errors import InvalidStateError, UnsupportedError
 from ._torch_module import from_order, grad_dtype_of, in_order
 
@@ -22,15 +23,7 @@ def owner_function(shard):
     shards."""
     if shard is False or shard is None:
         return None
-    if not (shard is True or isinstance(shard, str) or callable(shard)):
-        raise TypeError("shard: True, an owner (\"elements\", \"whole\", \"replicated\") or a function of a parameter's name and the parameter "
-                        f"that returns one is expected, not {shard!r}")
-
-    def owner(name, tensor):
-        found = shard(name, tensor) if callable(shard) else "elements" if shard is True else shard
-        return found if isinstance(found, tuple) else (found, 0)
-
-    return owner
+    return _owners.owner_function("shard", "elements" if shard is True else shard)
 
 
 def refuse(parallel):

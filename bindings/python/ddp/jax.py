@@ -32,24 +32,25 @@ from jax import numpy as jnp
 from . import _ddp, _jax_calls
 from . import numpy as trees
 from ._arrays import dtype_of
-from .group import Group
+from ._jax_leaves import Leaves, group_of_the_job, names_of_devices, require_here, require_values
+from ._jax_optimizer import ShardedOptimizer
 
-__all__ = ["DataParallel"]
+__all__ = ["DataParallel", "ShardedOptimizer"]
 
 
-class DataParallel(trees.DataParallel):
+class DataParallel(Leaves, trees.DataParallel):
     """Averages pytrees of gradients over the ranks of a group: ddp.numpy.DataParallel with JAX's trees and arrays. mean() is not for
     use inside a function that JAX traces: call it between two of them."""
 
     def __init__(self, params, group=None, **options):
         leaves = [jnp.asarray(leaf) for leaf in jax.tree_util.tree_leaves(params)]
         for leaf in leaves:
-            _require_here("params", "an array", leaf)
+            require_here("params", "an array", leaf)
         self._kind, self._index = _jax_calls.place_of(leaves)
         self._devices = leaves[0].devices() if leaves else None
         self._likes = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves]
         self._sends_values = options.get("initial_broadcast", True)
-        super().__init__(params, group if group is not None else _group_of_the_job(), **options)
+        super().__init__(params, group if group is not None else group_of_the_job(), **options)
         self._early = {}  # by parameter, a sample of the gradient that compiled code has announced in this step
         self._failure = None
         self._number = _jax_calls.number_of(self)
@@ -90,11 +91,9 @@ class DataParallel(trees.DataParallel):
 
     def _check(self, leaves):
         for parameter, leaf in zip(self._parameters, leaves):
-            if isinstance(leaf, jax.core.Tracer):
-                raise TypeError(f"grads: JAX traces {parameter.name}. Call mean() outside of jax.jit, jax.grad and the like, on their result")
-            _require_here("grads", parameter.name, leaf)
+            require_values("mean()", "grads", parameter.name, leaf)
             if self._kind is not _jax_calls.CPU and leaf.devices() != self._devices:
-                raise ValueError(f"grads: {parameter.name} is on {_names(leaf.devices())}, and params were on {_names(self._devices)}. "
+                raise ValueError(f"grads: {parameter.name} is on {names_of_devices(leaf.devices())}, and params were on {names_of_devices(self._devices)}. "
                                  "Compute gradients where the parameters are, or make a new DataParallel on every rank")
 
     def _announced(self, leaves):
@@ -155,13 +154,6 @@ class DataParallel(trees.DataParallel):
         for parameter, address in zip(self._parameters, means):
             _ddp.ddp_get_on(context._handle, parameter, address, stream)
 
-    def _flatten(self, tree):
-        found, structure = jax.tree_util.tree_flatten_with_path(tree)
-        return [_text(path) for path, _ in found], [jnp.asarray(leaf) for _, leaf in found], structure
-
-    def _unflatten(self, structure, leaves):
-        return jax.tree_util.tree_unflatten(structure, leaves)
-
     def _register(self, path, value):
         if self._kind is not _jax_calls.CPU:
             try:
@@ -169,8 +161,6 @@ class DataParallel(trees.DataParallel):
             except TypeError as error:
                 raise TypeError(f"{path}: {error}") from error
             return self.context.register(path, shape=value.shape, dtype=dtype, device=f"{self._kind.name}:{self._index}")
-        if value.dtype == jnp.bfloat16:
-            return self.context.register(path, value.view(numpy.float16), dtype="bf16")  # libddp reads the same bytes
         return super()._register(path, value)
 
     def _commit(self, values):
@@ -180,43 +170,3 @@ class DataParallel(trees.DataParallel):
             works = [self.group.broadcast(value.reshape(-1).view(numpy.uint8), 0, async_op=True) for value in values if value.size]
             for work in works:
                 work.wait()
-
-    def _put(self, parameter, leaf):
-        on_cpu = jax.device_put(leaf, jax.local_devices(backend="cpu")[0])
-        on_cpu.block_until_ready()
-        self.context.put(parameter, on_cpu)
-
-    def _result(self, memory, leaf):
-        """Where the leaf is: on its devices, in its parts; or wherever JAX wants it."""
-        if isinstance(memory, numpy.ndarray):
-            result = jnp.array(memory)  # the values that rank 0 has sent
-        else:
-            result = jnp.from_dlpack(memory)  # a copy: libddp never gives JAX its own memory
-        return jax.device_put(result, leaf.sharding) if leaf.committed else jnp.asarray(numpy.asarray(result))
-
-
-def _group_of_the_job():
-    """Under jax.distributed, with its ranks: others would compute on samples of the wrong process, or each alone."""
-    group = Group()
-    ranks, processes = (group.rank, group.world_size), (jax.process_index(), jax.process_count())
-    if processes[1] > 1 and ranks != processes:
-        group.close()
-        raise ValueError(f"group: this process is {processes[0]} of {processes[1]} for jax.distributed, and rank {ranks[0]} of {ranks[1]} for "
-                         "libddp. Start the program with ddprun and give jax.distributed.initialize the ranks of ddp.environment(), or pass "
-                         "group=ddp.Group(jax.process_index(), jax.process_count(), 'tcp://HOST:PORT')")
-    return group
-
-
-def _require_here(what, name, leaf):
-    if not leaf.is_fully_addressable:
-        raise ValueError(f"{what}: {name} lies in several processes of JAX, and libddp reduces what this process holds. Under "
-                         "jax.distributed each process computes on arrays of its own, on its jax.local_devices()")
-
-
-def _names(devices):
-    return " and ".join(sorted(map(str, devices)))
-
-
-def _text(path):
-    """("layers", 0) as layers.0"""
-    return ".".join(str(getattr(part, "key", getattr(part, "idx", getattr(part, "name", part)))) for part in path) or "params"

@@ -19,18 +19,11 @@ from .group import Group
 __all__ = ["DataParallel"]
 
 
-class DataParallel:
-    """Averages trees of gradients over the ranks of a group.
+class Tree:
+    """A tree of arrays whose leaves are the parameters of a context, which this object closes."""
 
-    params: a tree with the parameters: dicts, lists, tuples and named tuples of arrays, and None. Its arrays are copied. group: a
-    ddp.Group; None: that of the job. The other arguments are those of ddp.Context, which is `context`: for hooks, statistics and so on.
-
-    params is afterwards the tree of rank 0's values, which the program keeps itself from then on.
-    """
-
-    def __init__(self, params, group=None, **options):
-        self.group = group if group is not None else Group()
-        self.context = GradientContext(self.group, **options)
+    def __init__(self, params, context):
+        self.context = context
         paths, leaves, self._structure = self._flatten(params)
         if not leaves:
             raise ValueError("params: the tree has no arrays")
@@ -38,20 +31,7 @@ class DataParallel:
         self._dtypes = [value.dtype for value in values]
         self._parameters = [self._register(path, value) for path, value in zip(paths, values)]
         self._commit(values)
-        self.params = self._unflatten(self._structure, [self._result(value, leaf) for value, leaf in zip(values, leaves)])
-
-    def mean(self, grads):
-        """The mean over ranks of a tree of gradients, which has the structure of params. Collective: it begins and ends a step. The
-        arrays that it returns are the program's own."""
-        leaves, structure = self._flatten_like_params("grads", grads)  # before the others wait for any
-        announced = self._announced(leaves)
-        if not announced:
-            self.context.step_begin()
-        for parameter, leaf in reversed(list(zip(self._parameters, leaves))):
-            if parameter not in announced:
-                self._put(parameter, leaf)
-        self.context.finalize()
-        return self._unflatten(structure, [self._result(parameter.view(), leaf) for parameter, leaf in zip(self._parameters, leaves)])
+        self._started(values, leaves)
 
     def close(self):
         """Frees the context."""
@@ -69,14 +49,10 @@ class DataParallel:
         for parameter, dtype, leaf in zip(self._parameters, self._dtypes, leaves):
             if (leaf.dtype, tuple(leaf.shape)) != (dtype, parameter.shape):
                 raise ValueError(f"{what}: {parameter.name} is {leaf.dtype}{list(leaf.shape)}, "
-                                 f"and was {dtype}{list(parameter.shape)} in params. Make a new DataParallel if the model has changed")
+                                 f"and was {dtype}{list(parameter.shape)} in params. Make a new {type(self).__name__} if the model has changed")
         return leaves, structure
 
     # WHAT OTHER KINDS OF TREES AND ARRAYS DO IN THEIR WAY
-
-    def _announced(self, _):
-        """The parameters whose gradients the backward pass has announced already."""
-        return ()
 
     def _flatten(self, tree):
         """The path of each leaf as a text, the leaves, and what is left without them."""
@@ -96,12 +72,50 @@ class DataParallel:
     def _commit(self, _):
         self.context.commit()
 
+    def _started(self, values, leaves):
+        """values: copies of the leaves, which are rank 0's now."""
+
     def _put(self, parameter, leaf):
         self.context.put(parameter, numpy.ascontiguousarray(leaf).reshape(leaf.shape))
 
     def _result(self, memory, _):
         return numpy.array(memory)
 
+
+class DataParallel(Tree):
+    """Averages trees of gradients over the ranks of a group.
+
+    params: a tree with the parameters: dicts, lists, tuples and named tuples of arrays, and None. Its arrays are copied. group: a
+    ddp.Group; None: that of the job. The other arguments are those of ddp.Context, which is `context`: for hooks, statistics and so on.
+
+    params is afterwards the tree of rank 0's values, which the program keeps itself from then on.
+    """
+
+    def __init__(self, params, group=None, **options):
+        self.group = group if group is not None else Group()
+        super().__init__(params, GradientContext(self.group, **options))
+
+    def mean(self, grads):
+        """The mean over ranks of a tree of gradients, which has the structure of params. Collective: it begins and ends a step. The
+        arrays that it returns are the program's own."""
+        leaves, structure = self._flatten_like_params("grads", grads)  # before the others wait for any
+        announced = self._announced(leaves)
+        if not announced:
+            self.context.step_begin()
+        for parameter, leaf in reversed(list(zip(self._parameters, leaves))):
+            if parameter not in announced:
+                self._put(parameter, leaf)
+        self.context.finalize()
+        return self._unflatten(structure, [self._result(parameter.view(), leaf) for parameter, leaf in zip(self._parameters, leaves)])
+
+    # WHAT OTHER KINDS OF TREES AND ARRAYS DO IN THEIR WAY
+
+    def _announced(self, _):
+        """The parameters whose gradients the backward pass has announced already."""
+        return ()
+
+    def _started(self, values, leaves):
+        self.params = self._unflatten(self._structure, [self._result(value, leaf) for value, leaf in zip(values, leaves)])
 
 _LEAF = object()
 
