@@ -231,7 +231,7 @@ void Results::apply_means(std::uint64_t update) {
     if (why)
         fail_call(DDP_ERROR_INVALID_STATE, why,
                   "; call it once after each step that ddp_finalize "
-                  "ended with DDP_OK");
+                  "ended without an error");
     totals.means = Means::kApplied;
     // The step that comes next has compared nothing yet.
     parts_.step->agreement ^= totals.update ^ update;

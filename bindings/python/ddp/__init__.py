@@ -26,6 +26,7 @@ from .context import Context, Parameter
 from .context_shards import Piece
 from .elastic import Elastic, ElasticStep
 from .group import Environment, Group, backend_available, environment
+from .optimizer import Optimizer, OptimizerState
 from .record import mark, set_blame_signal, set_workload
 from .sampler import DistributedSampler, ElasticSampler, shard_range
 from .stats import Stats
@@ -38,7 +39,7 @@ C64, C128 = _ddp.DDP_C64, _ddp.DDP_C128
 SUM, AVG, PROD, MIN, MAX = _ddp.DDP_SUM, _ddp.DDP_AVG, _ddp.DDP_PROD, _ddp.DDP_MIN, _ddp.DDP_MAX
 
 __all__ = [
-    "Averager", "Bucket", "Context", "DistributedSampler", "Elastic", "ElasticSampler", "ElasticStep", "Environment", "Gradient", "Group", "Memory", "Parameter", "Piece", "Stats", "Store", "Work",
+    "Averager", "Bucket", "Context", "DistributedSampler", "Elastic", "ElasticSampler", "ElasticStep", "Environment", "Gradient", "Group", "Memory", "Optimizer", "OptimizerState", "Parameter", "Piece", "Stats", "Store", "Work",
     "backend_available", "device_count", "dtype_name", "environment", "mark", "set_blame_signal", "set_workload", "shard_range",
     "__version__",
     "F16", "BF16", "F32", "F64", "I32", "I64", "U8", "C64", "C128", "SUM", "AVG", "PROD", "MIN", "MAX",

@@ -18,7 +18,7 @@ _FIELD = re.compile(r"\b(?:options|desc|group)->(?:flags: )?(\w+)")
 _FLAGS = ("DDP_CONTEXT_", "DDP_GROUP_", "DDP_PARAM_", "DDP_STORE_")
 _OTHER_FLAGS = {"DDP_CONTEXT_NO_BUFFER_BROADCAST": "broadcast_buffers=False", "DDP_PUT_ADD": "add=True"}
 _CLASSES = ("context.Context", "context_hooks.HookMethods", "context_devices.DeviceMethods", "context_shards.ShardMethods",
-            "group.Group", "work.Work", "store.Store", "averager.Averager", "elastic.Elastic", "bucket.Bucket")
+            "group.Group", "work.Work", "store.Store", "averager.Averager", "optimizer.Optimizer", "elastic.Elastic", "bucket.Bucket")
 
 
 def in_python(message: str) -> str:

@@ -10,6 +10,7 @@ from ._arrays import device_of, memory_of
 from ._context_state import ContextState, Parameter
 from ._ddp import Memory
 from ._errors import InvalidStateError
+from .optimizer import OptimizerState
 
 _OWNERS = {"elements": _ddp.DDP_OWNER_ELEMENTS, "whole": _ddp.DDP_OWNER_WHOLE,
            "replicated": _ddp.DDP_OWNER_REPLICATED}
@@ -88,8 +89,8 @@ class ShardMethods(ContextState):
 
     def save_shards(self, folder: Union[str, "os.PathLike[str]"], arrays: Mapping[str, "Arrays"], *, note: str = "") -> None:
         """On all ranks: saves `arrays` as safetensors in a folder that all ranks see, from which any number of ranks can load. By key,
-        such as "m", there is a list with an array for each of pieces(), or a dict of whole parameters by name, alike on all ranks that give them.
-        {"value": [piece.value for piece in pieces]} are the values. note: text that load_shards gives back, such as the step; alike on
+        such as "m", there is a list with an array for each of pieces(), or a dict of whole parameters by name, alike on all ranks that give them,
+        or what Optimizer.state has. {"value": [piece.value for piece in pieces]} are the values. note: text that load_shards gives back, such as the step; alike on
         all ranks. If it fails, the folder holds the save before."""
         held = self._name_arrays(arrays, writable=False)
         _ddp.ddp_shard_save(self._handle, os.fspath(folder), note)
@@ -112,7 +113,10 @@ class ShardMethods(ContextState):
                 for name, array in each.items():
                     if name not in by_name:
                         raise ValueError(f"{key}: {name!r} is not registered")
-                    named.append((key, by_name[name], 0, True, memory_of(f"{key} of {name}", array, writable)))
+                    if isinstance(array, OptimizerState):
+                        named.append((key, array.param, array.first, array.replicated, array.data))
+                    else:
+                        named.append((key, by_name[name], 0, True, memory_of(f"{key} of {name}", array, writable)))
                 continue
             pieces = self.pieces()
             if len(each) != len(pieces):

@@ -1,9 +1,6 @@
 """A context whose ranks update a share of the parameters each: the values are those of ranks that update all. On 2 and on 3 ranks."""
 import gc
 import importlib.util
-import pathlib
-import shutil
-import tempfile
 import unittest
 import weakref
 
@@ -74,19 +71,8 @@ class Shards(unittest.TestCase):
                     ctx.wait_value(parameter)
         return [parameter.data.tobytes() for parameter in ctx.parameters]
 
-    def shared_folder(self):
-        """A folder of rank 0, which removes it at the end."""
-        name = np.zeros(256, "u1")
-        if self.rank == 0:
-            folder = tempfile.mkdtemp()
-            self.addCleanup(shutil.rmtree, folder)
-            name[:len(folder)] = np.frombuffer(folder.encode(), "u1")
-        self.group.broadcast(name, root=0)
-        self.addCleanup(self.group.barrier)  # before that: the last comes first
-        return pathlib.Path(name.tobytes().rstrip(b"\0").decode())
-
     def test_what_was_saved_is_loaded_in_pieces_and_whole(self):
-        folder = self.shared_folder() / "save"
+        folder = support.shared_folder(self, self.group) / "save"
         ctx = self.make(owners=OWNERS)
         pieces = ctx.pieces()
         m = [np.arange(piece.first, piece.first + piece.count, dtype="f8") for piece in pieces]
@@ -113,7 +99,7 @@ class Shards(unittest.TestCase):
 
     def test_mistakes_in_saving(self):
         ctx = self.make()
-        folder = self.shared_folder()
+        folder = support.shared_folder(self, self.group)
         with self.assertRaisesRegex(ValueError, "m: there are 0 arrays"):
             ctx.save_shards(folder, {"m": []})
         with self.assertRaisesRegex(ValueError, "m: 'x' is not registered"):

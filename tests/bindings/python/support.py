@@ -4,7 +4,9 @@ import importlib.util
 import os
 import pathlib
 import re
+import shutil
 import sys
+import tempfile
 import unittest
 
 import ddp
@@ -34,6 +36,18 @@ def need(*names):
 def alone():
     """A group of this process only."""
     return ddp.Group(0, 1, timeout=20)
+
+
+def shared_folder(case, group):
+    """A folder of rank 0, which removes it at the end of the test. Collective."""
+    name = bytearray(256)
+    if group.rank == 0:
+        folder = tempfile.mkdtemp()
+        case.addCleanup(shutil.rmtree, folder)
+        name[:len(folder)] = folder.encode()
+    group.broadcast(name, root=0)
+    case.addCleanup(group.barrier)  # before that: the last comes first
+    return pathlib.Path(name.rstrip(b"\0").decode())
 
 
 def names_of_c(message):
