@@ -2,6 +2,7 @@ package org.libddp;
 
 import java.lang.ref.Reference;
 import java.nio.Buffer;
+import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.Collection;
 import java.util.Collections;
@@ -482,6 +483,109 @@ public final class Context extends Hooks implements AutoCloseable {
     }
 
     /**
+     * Saves arrays as safetensors in a folder that all ranks see, from which any number of ranks
+     * can load. Ranks may give different arrays, or none: all ranks together have each element
+     * once. If it fails, the folder holds the save before. Collective.
+     *
+     * @param folder where; it is made if it is not there
+     * @param arrays values and state: {@code ShardArray.of("value", piece, piece.value())} of each
+     *     piece, and {@link Optimizer#state}
+     * @param note a text that loadShards gives back, such as the step; alike on all ranks
+     */
+    public void saveShards(Path folder, Collection<ShardArray> arrays, String note) {
+        name(arrays, false);
+        ddp.ddp_shard_save(handle, folder.toString(), note);
+        Reference.reachabilityFence(arrays);
+    }
+
+    /**
+     * Fills arrays from what saveShards has saved, in any world. Values that are loaded reach all
+     * ranks. Collective.
+     *
+     * @param folder the folder of saveShards
+     * @param arrays those to fill
+     * @return the note
+     */
+    public String loadShards(Path folder, Collection<ShardArray> arrays) {
+        name(arrays, true);
+        byte[][] note = new byte[1][];
+        ddp.ddp_shard_load(handle, folder.toString(), note);
+        Reference.reachabilityFence(arrays);
+        return Text.of(note[0]);
+    }
+
+    /** For the next call. */
+    private void name(Collection<ShardArray> arrays, boolean written) {
+        for (ShardArray each : arrays) { // first of all, as a call that fails has named some
+            own(each.parameter());
+            String what = each.key() + " of " + each.parameter().name();
+            if (!each.data().device().isCpu())
+                throw new IllegalArgumentException(
+                        what + ": it is on " + each.data().device() + ", not on the CPU");
+            if (written) each.data().writable(what);
+        }
+        for (ShardArray each : arrays) {
+            Memory data = each.data();
+            ddp.ddp_shard_array(handle, each.key(), each.parameter().index(), each.first(),
+                    data.count(), data.dtype().code, data.address, each.replicated() ? 1 : 0);
+        }
+    }
+
+    // NORMS
+
+    /**
+     * Asks for a norm of the reduced gradients of all parameters that are registered, in each
+     * synced step. Call it before {@link #commit} and alike on all ranks.
+     *
+     * @param p 1, 2 or Double.POSITIVE_INFINITY
+     * @return its number, for gradNorm and clipGradNorm
+     */
+    public int trackGradNorm(double p) {
+        return trackGradNorm(p, parameters);
+    }
+
+    /**
+     * The same of some parameters.
+     *
+     * @param p 1, 2 or Double.POSITIVE_INFINITY
+     * @param of parameters of this context, each once, and at least one
+     * @return its number, for gradNorm and clipGradNorm
+     */
+    public int trackGradNorm(double p, Collection<Parameter> of) {
+        if (of.isEmpty())
+            throw new IllegalArgumentException("trackGradNorm: there are no parameters");
+        int[] norm = new int[1];
+        ddp.ddp_track_grad_norm(handle, p, own(of), norm);
+        return norm[0];
+    }
+
+    /**
+     * {@return the norm in the last step, before clipping; the same on every rank}
+     *
+     * @param norm of trackGradNorm
+     */
+    public double gradNorm(int norm) {
+        double[] value = new double[1];
+        ddp.ddp_grad_norm(handle, norm, value);
+        return value[0];
+    }
+
+    /**
+     * Multiplies the gradients that the norm counts by min(1, maxNorm / (norm + 1e-6)), after
+     * finalizeStep and alike on all ranks. A norm that is not finite throws {@link
+     * DdpException.Nonfinite} on all ranks, and nothing is clipped.
+     *
+     * @param norm of trackGradNorm
+     * @param maxNorm not negative
+     * @return the norm before
+     */
+    public double clipGradNorm(int norm, double maxNorm) {
+        double[] value = new double[1];
+        ddp.ddp_clip_grad_norm(handle, norm, maxNorm, value);
+        return value[0];
+    }
+
+    /**
      * The reduced gradient of a sparse parameter: copies of its rows.
      *
      * @param indices the numbers of the rows, of I64, ascending, each once
@@ -638,7 +742,7 @@ public final class Context extends Hooks implements AutoCloseable {
         dropLayout();
     }
 
-    private int own(Parameter parameter) {
+    int own(Parameter parameter) {
         if (parameter.context() == this) return parameter.index();
         throw new IllegalArgumentException(
                 "parameter: " + parameter + " belongs to another context");

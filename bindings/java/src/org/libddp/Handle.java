@@ -77,9 +77,10 @@ final class Handle<K> {
         state.keepAs(key, object);
     }
 
-    /** The handle as long as {@code of} is reachable. */
+    /** Its pointer is not freed while {@code of} is reachable, even if the handle is closed. */
     void keepWith(Object of) {
-        CLEANER.register(of, new Keeper(this));
+        long at = enter(this);
+        CLEANER.register(of, () -> leave(this, at));
     }
 
     /** {@code of} has these bytes: frees them with it. */
@@ -241,19 +242,6 @@ final class Handle<K> {
             } else {
                 UNFINISHED.add(each);
             }
-        }
-    }
-
-    private static final class Keeper implements Runnable {
-        @SuppressWarnings("unused") private Object kept;
-
-        Keeper(Object object) {
-            kept = object;
-        }
-
-        @Override
-        public void run() {
-            kept = null;
         }
     }
 
