@@ -25,7 +25,7 @@ import Libdl
 
 include("LibDDP.jl")
 import .LibDDP
-using .LibDDP: ddp_error, ddp_store, ddp_group, ddp_work, ddp_context, ddp_layout, ddp_averager, ddp_elastic
+using .LibDDP: ddp_error, ddp_store, ddp_group, ddp_work, ddp_context, ddp_layout, ddp_averager, ddp_optimizer, ddp_elastic
 
 # Not exported, because programs have such names themselves: check, plan, pieces, stats, version, device, cuda, pointer_of,
 # stream_of, device_count, mark, set_workload,
@@ -38,7 +38,8 @@ export register!, register_slices!, register_buffer!, commit!, step_begin!, grad
 export finalize!, finalize_async!, wait_param, discard!, set_sync!, no_sync, grad_view, layout_generation, sparse_gradient
 export set_stream!, grad_ready_on, put_on!, get_on!, finalize_on!, finalize_enqueue!, wait_param_on
 export mark_unused!, param_used, set_frozen!, skip!, skipped, set_weight!, join!
-export set_owner!, publish!, wait_value
+export set_owner!, publish!, wait_value, ShardArray, save_shards, load_shards!
+export Optimizer, set_option!, optimizer_state, track_grad_norm!, grad_norm, clip_grad_norm!
 export bucket_count, param_bucket, request_rebuild!, adopt_plan!, bucket_sizes, ready_order
 export average_parameters!, set_outer!, averager_state, load_averager_state!, set_group!
 export set_hook!, use_hook!, compress_hook!, hook_then!, hook_name, hook_state, load_hook_state!
@@ -65,8 +66,10 @@ include("gradients.jl")
 include("participation.jl")
 include("buckets.jl")
 include("shards.jl")
+include("norms.jl")
 include("hooks.jl")
 include("averager.jl")
+include("optimizer.jl")
 include("elastic.jl")
 include("trees.jl")
 include("record.jl")

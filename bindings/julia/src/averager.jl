@@ -31,13 +31,13 @@ end
 step!(averager::Averager) =
     in_context(() -> Int(number_from(LibDDP.ddp_averager_step, Int32, averager.handle)), averager)
 
-"Calls f while the averager's context stays open."
-function in_context(f::F, averager::Averager) where {F}
-    enter(averager.context.handle)
+"Calls f while the context of an averager or optimizer stays open."
+function in_context(f::F, object) where {F}
+    enter(object.context.handle)
     try
         return f()
     finally
-        leave(averager.context.handle)
+        leave(object.context.handle)
     end
 end
 

@@ -3,9 +3,9 @@
 # not be freed; it only says what is garbage, and the next call that may free does.
 
 # In the order in which they must be freed.
-@enum Kind WORK AVERAGER CONTEXT LAYOUT MEMORY ELASTIC GROUP STORE BORROWED PART
+@enum Kind WORK AVERAGER OPTIMIZER CONTEXT LAYOUT MEMORY ELASTIC GROUP STORE BORROWED PART
 
-const NAMES = Dict(WORK => "work", AVERAGER => "averager", CONTEXT => "context", LAYOUT => "layout", MEMORY => "memory",
+const NAMES = Dict(WORK => "work", AVERAGER => "averager", OPTIMIZER => "optimizer", CONTEXT => "context", LAYOUT => "layout", MEMORY => "memory",
                    ELASTIC => "elastic job", GROUP => "group", STORE => "store",
                    BORROWED => "group or bucket that a callback was lent", PART => "elastic job")
 
@@ -88,6 +88,7 @@ end
 function free_pointer(kind::Kind, pointer::Ptr{Cvoid})
     kind == WORK ? LibDDP.ddp_work_free(pointer) :
     kind == AVERAGER ? gc_safe(LibDDP.ddp_averager_free, pointer) :
+    kind == OPTIMIZER ? LibDDP.ddp_optimizer_free(pointer) :
     kind == CONTEXT ? gc_safe(LibDDP.ddp_context_free, pointer) :
     kind == ELASTIC ? gc_safe(LibDDP.ddp_elastic_free, pointer) :
     kind == LAYOUT ? LibDDP.ddp_layout_free(pointer) :
@@ -116,7 +117,7 @@ function discard(handle::Handle)
     return nothing
 end
 
-# Handles that must live as long as an array over their memory. Not in the array's finalizer itself: an object that only
+# Handles that must not be freed before an array over their memory, even if they are closed. Not in the array's finalizer itself: an object that only
 # a finalizer refers to is garbage to Julia's collector, as far as its own finalizer is concerned.
 const OWNERS = Dict{Int,Handle}()
 const OWNERS_LOCK = ReentrantLock()
@@ -125,6 +126,7 @@ const RELEASED = Int[]
 
 function keep_for(object, owner::Handle)
     number = Threads.atomic_add!(NEXT_OWNER, 1)
+    enter(owner)
     lock(() -> OWNERS[number] = owner, OWNERS_LOCK)
     finalizer(released -> release(released, number), object)
     return nothing
@@ -150,7 +152,7 @@ function take_garbage()
     empty!(RELEASED)
     GARBAGE_COUNT[] = 0
     unlock(GARBAGE_LOCK)
-    lock(() -> foreach(number -> delete!(OWNERS, number), released), OWNERS_LOCK)
+    foreach(leave, lock(() -> [pop!(OWNERS, number) for number in released], OWNERS_LOCK))
     return sort!(taken; by=handle -> Int(handle.kind))
 end
 

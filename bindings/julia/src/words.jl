@@ -7,6 +7,9 @@ in_julia(message::String) = replace(replace(message, r"\b(options|desc|group)->(
 const OTHER_WORDS = Dict(
     "ddp_register_param" => "register!", "ddp_set_comm_hook" => "set_hook!", "ddp_broadcast" => "bcast!", "ddp_work_test" => "isdone",
     "ddp_context_create" => "Context", "ddp_group_create" => "Group", "ddp_store_create" => "Store", "ddp_work_create" => "Work",
+    "ddp_optimizer_create" => "Optimizer", "ddp_optimizer_set" => "set_option!", "ddp_optimizer_step" => "step!",
+    "ddp_optimizer_state_count" => "optimizer_state", "ddp_optimizer_state_get" => "optimizer_state",
+    "ddp_shard_array" => "ShardArray", "ddp_shard_save" => "save_shards", "ddp_shard_load" => "load_shards!",
     "ddp_averager_create" => "Averager", "ddp_elastic_create" => "Elastic", "ddp_elastic_begin" => "begin_step!",
     "ddp_skip_params" => "skip!", "ddp_mem_alloc" => "alloc", "ddp_plan_save" => "plan", "ddp_plan_adopt" => "adopt_plan!",
     "ddp_hook_state_save" => "hook_state", "ddp_hook_state_load" => "load_hook_state!",

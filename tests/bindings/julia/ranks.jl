@@ -473,6 +473,8 @@ end
     end
 end
 
+include("optimizers.jl")
+
 @testset "mismatch and abort" begin
     Context(group) do ctx
         register!(ctx, "w"; size=(3, 2 + (rank == 1)))

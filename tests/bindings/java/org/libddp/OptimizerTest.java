@@ -50,8 +50,7 @@ class OptimizerTest {
             double rate = t <= 3 ? 0.01 : 0.005;
             m = 0.9 * m + 0.1 * gradient;
             v = 0.99 * v + 0.01 * gradient * gradient;
-            double a = m / (1 - Math.pow(0.9, t))
-                    / (Math.sqrt(v / (1 - Math.pow(0.99, t))) + 1e-8);
+            double a = m / (1 - Math.pow(0.9, t)) / (Math.sqrt(v / (1 - Math.pow(0.99, t))) + 1e-8);
             x -= rate * decay * x + rate * a;
         }
         return new double[][] {{x}, {m}, {v}};
@@ -160,8 +159,7 @@ class OptimizerTest {
             for (int p = 0; p < 4; ++p) assertArrayEquals(saved[p], found[p]);
             float[] mine = new float[SIZE]; // the mean of fewer ranks
             for (int of = 0; of < fewer.worldSize(); ++of)
-                for (int i = 0; i < SIZE; ++i)
-                    mine[i] += Ranks.value(of, i) / fewer.worldSize();
+                for (int i = 0; i < SIZE; ++i) mine[i] += Ranks.value(of, i) / fewer.worldSize();
             optimizer.set("weight_decay", 0);
             step(ctx, optimizer, shard);
             float[] before = mean();
@@ -206,8 +204,7 @@ class OptimizerTest {
                     () -> new Optimizer(ctx, "sgd", "beta1=1"));
             try (Optimizer optimizer = new Optimizer(ctx, "sgd", null)) {
                 raises(DdpException.InvalidArgument.class, "rate", () -> optimizer.set("rate", 1));
-                raises(DdpException.InvalidState.class, "no step has given means",
-                        optimizer::step);
+                raises(DdpException.InvalidState.class, "no step has given means", optimizer::step);
                 step(ctx, optimizer, true);
                 raises(DdpException.InvalidState.class, "has sent the values", optimizer::step);
             }
@@ -264,8 +261,9 @@ class OptimizerTest {
                     each.put(full(SIZE, each.index() == 1 && rank == 0 ? Float.NaN : 1));
                 ctx.finalizeStep();
                 assertEquals(Double.NaN, ctx.gradNorm(all));
-                assertEquals(1, raises(DdpException.Nonfinite.class, "'p1'",
-                        () -> ctx.clipGradNorm(all, 1)).param());
+                assertEquals(1,
+                        raises(DdpException.Nonfinite.class, "'p1'", () -> ctx.clipGradNorm(all, 1))
+                                .param());
             }
         }
     }
