@@ -102,7 +102,7 @@ final class Mnist {
     }
 
     /** An order of the digits, the same on every rank (Fisher and Yates). */
-    private static int[] shuffled(int count, long seed, int epoch) {
+    static int[] shuffled(int count, long seed, int epoch) {
         int[] order = new int[count];
         for (int i = 0; i < count; ++i) order[i] = i;
         long state = seed * 1000003 + epoch;

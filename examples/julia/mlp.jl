@@ -20,6 +20,16 @@ function draw(generator::SplitMix64)
 end
 draw_uniform(generator::SplitMix64) = Float32(draw(generator) >> 40) / 16777216f0
 
+"An order of the digits, the same on every rank (Fisher and Yates)."
+function shuffled(count, seed, epoch)
+    order, generator = collect(1:count), SplitMix64(seed * 1000003 + epoch)
+    for i in count:-1:2
+        j = Int(draw(generator) % i) + 1
+        order[i], order[j] = order[j], order[i]
+    end
+    return order
+end
+
 function rectify(x::Float32)
     bent = min(x, KNEE)
     return x > 0 ? bent * bent / (2 * KNEE) + (x - bent) : 0f0

@@ -49,16 +49,6 @@ function parse_options(arguments)
     return (; (Symbol(replace(name, "-" => "_")) => chosen[name] for (name, _, _) in OPTIONS)...)
 end
 
-"An order of the digits, the same on every rank (Fisher and Yates)."
-function shuffled(count, seed, epoch)
-    order, generator = collect(1:count), SplitMix64(seed * 1000003 + epoch)
-    for i in count:-1:2
-        j = Int(draw(generator) % i) + 1
-        order[i], order[j] = order[j], order[i]
-    end
-    return order
-end
-
 "A model and its share of the work. group nothing: trains alone, without libddp."
 mutable struct Trainer
     opt::NamedTuple

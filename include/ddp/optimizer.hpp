@@ -2,6 +2,7 @@
 #ifndef DDP_OPTIMIZER_HPP
 #define DDP_OPTIMIZER_HPP
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -35,6 +36,20 @@ public:
             detail::call(ddp_optimizer_state_get, get(), static_cast<std::int32_t>(i), &all[i]);
         }
         return all;
+    }
+
+    /* Names this rank's state for the next save_shards or load_shards of its context. */
+    void add_shard_arrays(Context& context) {
+        std::vector<ddp_param> divided;
+        for (const ddp_piece& piece : context.pieces())
+            if (piece.replicated == 0) divided.push_back(piece.param);
+        for (const ddp_optimizer_state& s : states()) {
+            const bool replicated =
+                std::string("step") == s.name ||
+                std::find(divided.begin(), divided.end(), s.param) == divided.end();
+            detail::call(ddp_shard_array, context.get(), s.name, s.param, s.first, s.count, s.dtype,
+                         s.data, std::int32_t{replicated});
+        }
     }
 };
 
