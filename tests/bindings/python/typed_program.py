@@ -51,6 +51,18 @@ def train(group: ddp.Group, weights: "array.array[float]") -> ddp.Stats:
         return ctx.stats()
 
 
+def sharded(ctx: ddp.Context, bias: ddp.Parameter, folder: str) -> int:
+    norm: int = ctx.track_grad_norm()
+    ctx.commit()
+    optimizer = ddp.Optimizer(ctx, "sgd", lr=0.1, nesterov=True, momentum=0.9)
+    optimizer.set("weight_decay", 0, bias)
+    optimizer.step(min(1 / ctx.grad_norm(norm), 1))
+    ctx.publish()
+    steps: ddp.Memory = optimizer.state()["step"]["w"].data
+    ctx.save_shards(folder, {"value": [piece.value for piece in ctx.pieces()], **optimizer.state()}, note=str(steps.count))
+    return int(ctx.load_shards(folder, optimizer.state()))
+
+
 def main() -> int:
     environment: Optional[ddp.Environment] = ddp.environment()
     try:
