@@ -41,6 +41,15 @@ step!(optimizer::Optimizer; scale::Real=1) =
     in_context(() -> call(LibDDP.ddp_optimizer_step, optimizer.handle, Float64(scale)), optimizer)
 
 """
+    in_step!(optimizer; scale=1)
+
+With `shard=true`: from the next step on, updates each bucket in the step as soon as its means are there, and sends the values. `step!`
+and `publish!` are not called then; `wait_value` gives the new values.
+"""
+in_step!(optimizer::Optimizer; scale::Real=1) =
+    in_context(() -> call(LibDDP.ddp_optimizer_in_step, optimizer.handle, Float64(scale)), optimizer)
+
+"""
     optimizer_state(optimizer) -> Vector{ShardArray}
 
 This rank's state, in the order of parameters, for `save_shards` and `load_shards!`. The keys are "momentum_buffer", "exp_avg",

@@ -59,6 +59,12 @@ class Optimizer:
         loss. With shard=True publish follows. After a step that all ranks skipped or discarded there is nothing to apply."""
         self._call(_ddp.ddp_optimizer_step, _number("scale", scale))
 
+    def in_step(self, scale: float = 1) -> None:
+        """With shard=True: from the next step on, updates each bucket in the step as soon as its means are there, and sends the
+        values. step and publish are not called then; wait_value gives the new values. Until that or the end of the context
+        libddp may write them at any time in a step."""
+        self._call(_ddp.ddp_optimizer_in_step, _number("scale", scale))
+
     def state(self) -> Dict[str, Dict[str, OptimizerState]]:
         """This rank's state, by key and name of the parameter: state["exp_avg"]["w"]. The keys are "momentum_buffer", "exp_avg",
         "exp_avg_sq", "master" and "step". Context.save_shards and Context.load_shards take it: {"value": values, **optimizer.state()}."""

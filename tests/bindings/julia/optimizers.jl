@@ -39,6 +39,22 @@ values_and_state(ctx, optimizer) =
          isempty(DDP.pieces(ctx)) ? [ShardArray("value", p, p.data) for p in ctx.parameters] :
          [ShardArray("value", piece, piece.value) for piece in DDP.pieces(ctx)])
 
+@testset "optimizers in the step" begin
+    ctx = make(; shard=true)
+    optimizer = Optimizer(ctx, "adamw"; lr=0.01, beta2=0.99)
+    in_step!(optimizer; scale=0.5)
+    for rate in RATES
+        set_option!(optimizer, :lr, rate)
+        step_begin!(ctx)
+        foreach(parameter -> announce(ctx, parameter), ctx.parameters)
+        finalize!(ctx)
+        foreach(parameter -> wait_value(ctx, parameter), ctx.parameters)
+    end
+    for parameter in ctx.parameters
+        @test isapprox(parameter.data, adamw(0.5 .* Float64.(means), RATES, 0.01)[1]; atol=1e-5)
+    end
+end
+
 @testset "optimizers" begin
     gradients = 0.5 .* Float64.(means)
     whole = nothing

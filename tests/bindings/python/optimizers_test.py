@@ -105,6 +105,13 @@ class Ranks(unittest.TestCase):
                 if name == "muon" and (not owners or "elements" in owners):
                     continue
                 self.assertEqual(Training(self.group, name, options, True, owners, cap).result(), want, f"{name}, {owners}, {cap}")
+                if name == "lamb" and (not owners or "elements" in owners):
+                    continue
+                training = Training(self.group, name, options, True, owners, cap)
+                training.optimizer.in_step(0.7)
+                for step in range(5):
+                    training.backward(step)
+                self.assertEqual(training.bits(), want, f"{name} in the step, {owners}, {cap}")
 
     def test_one_owner_of_a_matrix(self):
         training = Training(self.group, "muon", {}, True)

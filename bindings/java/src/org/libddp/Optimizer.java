@@ -67,6 +67,17 @@ public final class Optimizer implements AutoCloseable {
     }
 
     /**
+     * With shards: from the next step on, updates each bucket in the step as soon as its means are
+     * there, and sends the values. {@link #step()} and {@link Context#publish} are not called then;
+     * {@link Context#awaitValue} gives the new values.
+     *
+     * @param scale as in {@link #step(double)}
+     */
+    public void inStep(double scale) {
+        inContext(() -> ddp.ddp_optimizer_in_step(handle, scale));
+    }
+
+    /**
      * {@return this rank's state, in the order of parameters, for {@link Context#saveShards} and
      * {@link Context#loadShards}} The keys are "momentum_buffer", "exp_avg", "exp_avg_sq", "master"
      * and "step", which has one number: the count of updates. A program may read and write the

@@ -69,6 +69,25 @@ class OptimizerTest {
     }
 
     @Test
+    void valuesOfAPlainLoopInTheStep() {
+        float[] mean = mean();
+        try (Context ctx = make(group, new ContextOptions().shard(true));
+                Optimizer optimizer = new Optimizer(ctx, "adamw", "lr=0.01,beta2=0.99")) {
+            optimizer.inStep(0.5);
+            for (int i = 0; i < 3; ++i) {
+                ctx.stepBegin();
+                ctx.parameters().forEach(Ranks::announce);
+                ctx.finalizeStep();
+                ctx.parameters().forEach(ctx::awaitValue);
+            }
+            for (float[] each : values(ctx))
+                for (int i = 0; i < SIZE; ++i)
+                    assertEquals(adamw(0, 0.5 * mean[i], 3, 0.01)[0][0], each[i], 1e-5);
+            raises(DdpException.InvalidState.class, "has sent the values", () -> optimizer.step());
+        }
+    }
+
+    @Test
     void valuesOfAPlainLoop() {
         float[] mean = mean();
         float[][] whole = null;
