@@ -13,6 +13,9 @@ def owner_function(what: str, owner: Any) -> Callable[[str, Any], Tuple[str, flo
 
     def found(name: str, array: Any) -> Tuple[str, float]:
         chosen = owner(name, array) if callable(owner) else owner
-        return chosen if isinstance(chosen, tuple) else (chosen, 0)
+        if isinstance(chosen, tuple):
+            kind, cost = chosen
+            return kind, cost
+        return chosen, 0
 
     return found
