@@ -29,6 +29,10 @@ void print_options(std::ostream& out, const Case& c) {
     if (c.rebuild_interval > 0) out << ", rebuild interval " << c.rebuild_interval;
     if (c.callback) out << ", reduced callback";
     if (c.shard) out << ", shard";
+    if (c.in_step) out << ", updates in the step";
+    for (int rank = 0; rank < c.world && c.joins; ++rank)
+        out << (rank == 0 ? ", steps before ddp_join " : " ")
+            << c.inputs[static_cast<std::size_t>(rank)];
     out << "\ncaps: ";
     if (c.caps.empty()) out << c.bucket_cap << ", first " << c.first_bucket_cap;
     for (auto cap : c.caps) out << cap << " ";

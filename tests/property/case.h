@@ -72,11 +72,17 @@ struct Case {
     int rebuild_interval = 0;
     bool callback = false;  // ddp_set_reduced_callback
     bool shard = false;     // DDP_CONTEXT_SHARD, with a ddp_publish after each synced step
-    Mask frozen = 0;        // before ddp_commit
+    bool in_step = false;   // instead of that, ddp_set_update
+    bool joins = false;     // with that: DDP_CONTEXT_JOIN
+    std::array<int, kMostRanks> inputs{};  // then: the steps of each rank before ddp_join
+    Mask frozen = 0;                       // before ddp_commit
     std::vector<Param> params;
     std::vector<Step> steps;
 
     int param_count() const { return static_cast<int>(params.size()); }
+    bool has_inputs(int rank, std::size_t step) const {
+        return !joins || static_cast<int>(step) < inputs[static_cast<std::size_t>(rank)];
+    }
     Mask all() const { return (1u << params.size()) - 1; }
     bool keeps_local_unused() const { return (flags & DDP_CONTEXT_KEEP_LOCAL_UNUSED) != 0; }
     bool weighted() const { return reduction == DDP_REDUCTION_WEIGHTED_MEAN; }

@@ -102,15 +102,32 @@ void choose_shardable(Case& c) {
     for (Step& step : c.steps) step.request_rebuild = false;
     for (Param& p : c.params)
         if (p.home == Home::kInPlace) p.home = Home::kView;
+    if (!c.in_step) return;
+    c.discovery = Discovery::kNone;
+    c.flags &= ~std::uint32_t{DDP_CONTEXT_SKIP_NONFINITE};
+    c.callback = false;
+    if (!c.joins) return;
+    if (c.weighted()) c.reduction = DDP_REDUCTION_MEAN;
+    c.frozen = 0;
+    const auto last = std::max_element(c.inputs.begin(), c.inputs.begin() + c.world);
+    *last = static_cast<int>(c.steps.size());
+    for (Step& step : c.steps) {
+        step.no_sync = step.late = false;
+        step.begin = true;
+        step.frozen = step.skipped = 0;
+        step.authority = -1;
+    }
 }
 
 void choose_valid_options(Case& c) {
     if (c.params.empty()) c.params.emplace_back();
     if (c.backend == Backend::kCaller) c.groups = 1;  // its groups cannot take turns
+    c.in_step = c.in_step && c.shard;
+    c.joins = c.joins && c.in_step;
+    if (c.shard) choose_shardable(c);
     if (c.discovery == Discovery::kNone) c.flags &= ~std::uint32_t{DDP_CONTEXT_KEEP_LOCAL_UNUSED};
     if (c.discovery != Discovery::kFindUnused)
         c.flags &= ~std::uint32_t{DDP_CONTEXT_SKIP_UNUSED_BUCKETS};
-    if (c.shard) choose_shardable(c);
     // A static graph is recorded in the first synced step: there nothing may be left out for
     // another reason.
     c.frozen &= c.discovery == Discovery::kStaticGraph ? 0 : c.all();
@@ -138,6 +155,7 @@ public:
                 choose_part(step, static_cast<std::size_t>(rank));
             if (c_.weighted()) choose_valid_weights(c_, step);
             if (!step.no_sync) end_synced_step();
+            ++step_;
         }
     }
 
@@ -165,6 +183,7 @@ private:
         const Mask known_unused = recorded_ ? ~graph_[rank] : 0;
         const Mask absent = (part.comes & may_stay_away) | known_unused | step.gone();
         part.comes = c_.all() & ~absent;
+        if (!c_.has_inputs(static_cast<int>(rank), step_)) part.comes = 0;
         part.once &= part.comes & may_stay_away;
         part.marked &= discovering() ? absent & c_.all() : 0;
         for (int id = 0; id < c_.param_count(); ++id)
@@ -180,6 +199,7 @@ private:
 
     Case& c_;
     Mask frozen_;
+    std::size_t step_ = 0;
     std::array<Mask, kMostRanks> has_gradient_{};  // since the last synced step
     std::array<Mask, kMostRanks> graph_{};
     bool recorded_ = false;
@@ -212,6 +232,8 @@ rc::Gen<Case> any_case() {
             set(&Case::first_bucket_cap, bytes), set(&Case::caps, list(3, cap)),
             set(&Case::rebuild_interval, choice(std::vector<int>{0, 0, 0, 1, 2})),
             set(&Case::callback, chance(40)), set(&Case::shard, chance(35)),
+            set(&Case::in_step, chance(40)), set(&Case::joins, chance(40)),
+            set(&Case::inputs, rc::gen::container<std::array<int, kMostRanks>>(number(0, 5))),
             set(&Case::frozen, mask(80)), set(&Case::params, list(kMostParams, any_param())),
             set(&Case::steps, list(5, any_step()))),
         make_valid);

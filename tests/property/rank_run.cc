@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <optional>
 #include <random>
 
 namespace property {
@@ -34,6 +35,11 @@ std::size_t index_of(int value) {
     return static_cast<std::size_t>(value);
 }
 
+// A byte of the value that a parameter has from a step on.
+std::byte value_of(int id, std::size_t step, std::size_t byte) {
+    return static_cast<std::byte>(step * 31 + index_of(id) * 7 + byte * 13 + 1);
+}
+
 }  // namespace
 
 RankRun::RankRun(const Case& c, const std::vector<Moment>& moments, int rank, ddp_group* group)
@@ -44,6 +50,12 @@ RankRun::RankRun(const Case& c, const std::vector<Moment>& moments, int rank, dd
     for (int id = 0; id < c_.param_count(); ++id) add_param(id);
     frozen_ = c_.frozen;
     if (frozen_) context_.set_frozen(ids_of(frozen_), true);
+    updates_.resize(c_.params.size());
+    updated_.resize(c_.params.size());
+    for (std::size_t index = 0; index < c_.steps.size(); ++index)
+        for (int id = 0; id < c_.param_count(); ++id)
+            if (!c_.steps[index].no_sync && !has(c_.steps[index].gone(), id))
+                updates_[index_of(id)].push_back(index);
     if (c_.callback)
         context_.set_reduced_callback([this](ddp_param id, bool used) { reduced(id, used); });
 }
@@ -53,6 +65,7 @@ ddp_context_options RankRun::options() const {
     result.reduction = c_.reduction;
     result.flags = c_.flags;
     if (c_.shard) result.flags |= DDP_CONTEXT_SHARD;
+    if (c_.joins) result.flags |= DDP_CONTEXT_JOIN;
     if (c_.discovery == Discovery::kFindUnused) result.flags |= DDP_CONTEXT_FIND_UNUSED;
     if (c_.discovery == Discovery::kStaticGraph) result.flags |= DDP_CONTEXT_STATIC_GRAPH;
     result.bucket_cap_bytes = c_.bucket_cap;
@@ -92,7 +105,14 @@ void RankRun::add_param(int id) {
 
 void RankRun::run() {
     context_.commit();
-    for (std::size_t index = 0; index < c_.steps.size(); ++index) step(index);
+    if (c_.in_step)
+        context_.set_update([this](const ddp_piece* const* pieces, std::size_t count) {
+            for (std::size_t i = 0; i < count; ++i) update(*pieces[i]);
+        });
+    for (std::size_t index = 0; index < c_.steps.size() && c_.has_inputs(rank_, index); ++index)
+        step(index);
+    if (c_.joins) context_.join();
+    for (int id = 0; id < c_.param_count() && c_.joins; ++id) check_value(id, c_.steps.size() - 1);
 }
 
 void RankRun::step(std::size_t index) {
@@ -117,7 +137,7 @@ void RankRun::step(std::size_t index) {
     }
     context_.finalize();
     if (c_.callback) check_reduced(step);
-    compare_all(moment.after, "at the end", sharded(step));
+    if (!c_.in_step || step.no_sync) compare_all(moment.after, "at the end", sharded(step));
     synced_before_ = synced_before_ || !step.no_sync;
     for (int id = 0; id < c_.param_count() && synced_before_; ++id)
         if (context_.used(id) != moment.used[index_of(id)])
@@ -126,35 +146,66 @@ void RankRun::step(std::size_t index) {
 }
 
 void RankRun::publish() {
-    const auto value = [this](int id, std::size_t byte) {
-        return static_cast<std::byte>(step_ * 31 + index_of(id) * 7 + byte * 13 + 1);
-    };
-    for (const ddp_piece& piece : context_.pieces()) {
-        auto& all = values_[index_of(piece.param)];
-        const auto count = index_of(c_.params[index_of(piece.param)].count);
-        const std::size_t size = all.size() / count;
-        const auto first = static_cast<std::size_t>(piece.first) * size;
-        if (piece.value != all.data() + first) differ(name_of(piece.param) + ": ddp_piece.value");
-        for (std::size_t i = first; i < first + static_cast<std::size_t>(piece.count) * size; ++i)
-            all[i] = value(piece.param, i);
+    if (!c_.in_step) {
+        for (const ddp_piece& piece : context_.pieces()) give(piece, step_);
+        context_.publish();
     }
-    context_.publish();
     for (int i = 0; i < c_.param_count(); ++i) {
         const int id = (i + rank_) % c_.param_count();
         context_.wait_value(id);
-        const auto& all = values_[index_of(id)];
-        for (std::size_t k = 0; k < all.size(); ++k)
-            if (all[k] != value(id, k)) {
-                differ(name_of(id) + ": byte " + std::to_string(k) + " of the value is " +
-                       hex(&all[k], 1));
-                break;
-            }
+        check_value(id, step_);
         const auto bytes =
             index_of(c_.params[index_of(id)].count) * ddp_dtype_size(c_.params[index_of(id)].dtype);
-        if (!own_[index_of(id)] && std::any_of(memory(id), memory(id) + bytes,
-                                               [](std::byte b) { return b != std::byte{0}; }))
+        // In the step a bucket that nobody uses is left alone.
+        const bool gone = c_.in_step && has(c_.steps[step_].gone(), id);
+        if (!own_[index_of(id)] && !gone &&
+            std::any_of(memory(id), memory(id) + bytes,
+                        [](std::byte b) { return b != std::byte{0}; }))
             differ(name_of(id) + ": its view is not zero although its value has come");
     }
+}
+
+void RankRun::give(const ddp_piece& piece, std::size_t step) {
+    auto& all = values_[index_of(piece.param)];
+    const auto count = index_of(c_.params[index_of(piece.param)].count);
+    const std::size_t size = all.size() / count;
+    const auto first = static_cast<std::size_t>(piece.first) * size;
+    if (piece.value != all.data() + first) differ(name_of(piece.param) + ": ddp_piece.value");
+    for (std::size_t i = first; i < first + static_cast<std::size_t>(piece.count) * size; ++i)
+        all[i] = value_of(piece.param, step, i);
+}
+
+void RankRun::update(const ddp_piece& piece) {
+    const auto id = index_of(piece.param);
+    if (updated_[id] == updates_[id].size())
+        return differ(name_of(piece.param) + ": one update more than there are steps");
+    const std::size_t step = updates_[id][updated_[id]++];
+    const ddp_dtype dtype = c_.params[id].dtype;
+    const auto mean = bytes_of(moments_[step].after[index_of(rank_)][id], dtype);
+    const std::size_t size = ddp_dtype_size(dtype);
+    const auto* const found = static_cast<const std::byte*>(piece.gradient);
+    if (!std::equal(found, found + static_cast<std::size_t>(piece.count) * size,
+                    mean.begin() + piece.first * static_cast<std::int64_t>(size)))
+        differ(name_of(piece.param) + ": the update of step " + std::to_string(step) +
+               " got another mean");
+    give(piece, step);
+}
+
+// in_step: frozen and skipped parameters keep the value that they had.
+void RankRun::check_value(int id, std::size_t step) {
+    const auto& all = values_[index_of(id)];
+    std::optional<std::size_t> since = step;
+    if (c_.in_step) {
+        const auto& updates = updates_[index_of(id)];
+        const auto after = std::upper_bound(updates.begin(), updates.end(), step);
+        since = after == updates.begin() ? std::nullopt : std::optional(*std::prev(after));
+    }
+    for (std::size_t k = 0; k < all.size(); ++k)
+        if (all[k] != (since ? value_of(id, *since, k) : std::byte{0})) {
+            differ(name_of(id) + ": byte " + std::to_string(k) + " of the value is " +
+                   hex(&all[k], 1) + " after step " + std::to_string(step));
+            break;
+        }
 }
 
 // The list of a rank that is not the authority must not count.
@@ -224,7 +275,8 @@ void RankRun::wait_for_some(std::size_t index, const Part& part) {
     order.resize(part.order % (order.size() + 1));
     for (int id : order) {
         context_.wait(id);
-        compare(id, moments_[index].after, "after ddp_wait_param", sharded(c_.steps[index]));
+        if (!c_.in_step || c_.steps[index].no_sync)
+            compare(id, moments_[index].after, "after ddp_wait_param", sharded(c_.steps[index]));
     }
 }
 
@@ -269,6 +321,7 @@ void RankRun::compare_all(const Gradients& gradients, const char* when, bool own
 }
 
 void RankRun::differ(const std::string& what) {
+    const std::lock_guard lock(mutex_);
     if (difference_.empty())
         difference_ = std::string("rank ") + std::to_string(rank_) + ", step " +
                       std::to_string(step_) + ": " + what;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -37,6 +38,10 @@ private:
     // them, and looks at all values.
     void publish();
     bool sharded(const Step& step) const { return c_.shard && !step.no_sync; }
+    // The same in the step. It may run on any thread.
+    void update(const ddp_piece& piece);
+    void give(const ddp_piece& piece, std::size_t step);
+    void check_value(int id, std::size_t step);
 
     std::byte* memory(int id);
     void write(int id, const Gradients& gradients);
@@ -59,7 +64,10 @@ private:
     std::size_t step_ = 0;
     Mask frozen_ = 0;
     bool synced_before_ = false;
-    std::vector<int> reduced_;  // how often it said so in this step
+    std::vector<int> reduced_;                       // how often it said so in this step
+    std::vector<std::vector<std::size_t>> updates_;  // by parameter: the steps that update it
+    std::vector<std::size_t> updated_;               // and how many have
+    std::mutex mutex_;
     std::string difference_;
 };
 
