@@ -231,6 +231,10 @@ class _ShardContext(GradientContext):
     def __init__(self, group, **options):
         super().__init__(group, shard=True, **options)
 
+    def set_group(self, group):
+        raise InvalidStateError("set_group: other ranks own other pieces, and their part of the state is not there. Make a new ShardedOptimizer in the "
+                                "new group, and load() a checkpoint")
+
     def _require_values(self, what):
         raise InvalidStateError(f"{what}: libddp has copies of the parameters, which the program's own arrays do not follow. Use collectives of the group "
                                 "on them, between steps")

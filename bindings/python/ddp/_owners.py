@@ -13,9 +13,7 @@ def owner_function(what: str, owner: Any) -> Callable[[str, Any], Tuple[str, flo
 
     def found(name: str, array: Any) -> Tuple[str, float]:
         chosen = owner(name, array) if callable(owner) else owner
-        if isinstance(chosen, tuple):
-            kind, cost = chosen
-            return kind, cost
-        return chosen, 0
+        kind, cost = chosen if isinstance(chosen, tuple) else (chosen, 0)
+        return kind, cost
 
     return found
