@@ -136,10 +136,11 @@ class ShardedOptimizer(Leaves, trees.Tree):
             self._part(piece, self._values[index])[:] = numpy.asarray(values[index]).reshape(-1)
 
     def _computed(self, grads, params):
-        """New values, and the new state. What all ranks have comes last, because its memory is used again."""
-        own = {index: params.pop(index) for index in self._counts}
+        """New values, and the new state. The part that all ranks have is computed alike on all ranks, and last, because its memory is
+        used again."""
+        own, shared = {index: params.pop(index) for index in self._counts}, {index: grads[index] for index in grads if index not in self._counts}
         values, self._own = self._step_of_pieces(grads, self._own, self._common, own, params)
-        of_all, self._common = self._step_of_all(grads, self._common, params)
+        of_all, self._common = self._step_of_all(shared, self._common, params)
         return {**values, **of_all}
 
     def _params_of(self, leaves):

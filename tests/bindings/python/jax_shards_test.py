@@ -58,6 +58,7 @@ def elementwise():
         "schedule": optax.chain(optax.clip(0.5), optax.lion(optax.warmup_cosine_decay_schedule(0, 0.1, 2, 9))),
         "interpolated": optax.adam(optax.piecewise_interpolate_schedule("cosine", 0.1, {2: 0.5, 5: 0.2})),
         "several steps": optax.MultiSteps(optax.adam(1e-2), 2),
+        "functions": for_each(lambda grad: -0.1 * jax.checkpoint(jax.nn.relu)(with_own_derivative(grad)) + jax.lax.switch(1, [jnp.abs, jnp.sign], grad)),
         "hyperparameters": optax.inject_hyperparams(optax.adam)(1e-2),
         "labels": optax.multi_transform({"adam": optax.adam(1e-2), "sgd": optax.sgd(0.1), "none": optax.set_to_zero()},
                                         {"a": "adam", "factored": "none", "inner": ["sgd", "adam"], "long": "sgd"}),
@@ -84,6 +85,14 @@ def custom(update, init=lambda params: ()):
 def for_each(function):
     """A transformation of each leaf for itself."""
     return custom(lambda grads, state, _: (jax.tree.map(function, grads), state))
+
+
+@jax.custom_vjp
+def with_own_derivative(value):
+    return jnp.tanh(value)
+
+
+with_own_derivative.defvjp(lambda value: (value, None), lambda _, back: (back,))
 
 
 class Unsharded:
