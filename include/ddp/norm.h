@@ -15,10 +15,11 @@
  *               duplicates.
  *   empty, or that no rank used in the step, frozen, skipped, ignored     0
  *
- * PRECISION. Terms are computed and added in f64, each parameter by itself and in the order of its
- * elements. Then the parameters are added, in their order. So the bits do not depend on buckets,
- * nor on the machine. The 2-norm of f64 is infinite if squares overflow (numbers beyond 1e154),
- * and squares below 1e-308 count as 0.
+ * PRECISION. Terms are computed and added in f64, each parameter by itself, in an order that
+ * depends on nothing but its length. Then the parameters are added, in their order. So the bits do
+ * not depend on buckets, nor on the machine, nor on whether a device counts. The relative error of
+ * the n terms of a parameter is below (80 + n / 2^18) 2^-53. The 2-norm of f64 is infinite if
+ * squares overflow (numbers beyond 1e154), and squares below 1e-308 count as 0.
  *
  * WITH DDP_CONTEXT_SHARD each rank counts its own pieces, rank 0 what all ranks own, and the
  * ranks' sums are added in the order of ranks. So the last bits depend on the world and on the
@@ -32,11 +33,17 @@
  * A FACTOR for an optimizer that multiplies gradients by one itself is min(1, max_norm / (value +
  * 1e-6)); then ddp_clip_grad_norm is not needed, nor its pass over the gradients.
  *
- * Not with DDP_CONTEXT_KEEP_LOCAL_UNUSED, ddp_set_update (shard.h), hooks that do not reduce over
- * all ranks, gradients of integers, and devices. A norm is known when the step ends, not in
- * ddp_wait_param, nor in the reduced callback or a hook.
+ * ON DEVICES kernels count the terms in the order of the context's streams, with the bits of the
+ * CPU. The host does not wait for them before ddp_grad_norm or ddp_clip_grad_norm asks, except with
+ * DDP_CONTEXT_SHARD and several ranks: then ddp_finalize_on and ddp_finalize_enqueue wait, too.
+ * Clipping is enqueued, after what is on the streams of ddp_set_stream and before what the program
+ * enqueues on them later. A step with norms cannot be part of a graph (device.h).
  *
- * EXPERIMENTAL: devices will be added.
+ * Not with DDP_CONTEXT_KEEP_LOCAL_UNUSED, ddp_set_update (shard.h), hooks that do not reduce over
+ * all ranks, and gradients of integers. A norm is known when the step ends, not in ddp_wait_param,
+ * nor in the reduced callback or a hook.
+ *
+ * EXPERIMENTAL.
  */
 #ifndef DDP_NORM_H
 #define DDP_NORM_H
@@ -56,8 +63,9 @@ DDP_API ddp_status ddp_track_grad_norm(ddp_context* context, double p, const ddp
 
 /* The norm in the last step, before clipping. norm: of ddp_track_grad_norm. Errors:
  * INVALID_ARGUMENT; INVALID_STATE (during a step; before the first; the last step was not synced,
- * had no result, or failed). Threads: any between steps. Blocks: no. Collective: no. Callbacks: no.
- */
+ * had no result, or failed); with gradients on devices also those of ddp_finalize. Threads: any
+ * between steps. Blocks: until devices have come to the end of the step. Collective: no. Callbacks:
+ * no. */
 DDP_API ddp_status ddp_grad_norm(ddp_context* context, int32_t norm, double* value,
                                  ddp_error** error);
 
@@ -66,8 +74,8 @@ DDP_API ddp_status ddp_grad_norm(ddp_context* context, int32_t norm, double* val
  * gradient if that is 1. At most once a step for each parameter. value: the norm before. Errors:
  * as ddp_grad_norm; INVALID_ARGUMENT (max_norm is NaN or negative); INVALID_STATE (a parameter was
  * clipped in this step); NONFINITE, on all ranks, naming the first such parameter: gradients then
- * stay as they are. Threads: one, between steps. Blocks: no. Collective: no, but alike on all
- * ranks. Callbacks: no. */
+ * stay as they are. Threads: one, between steps. Blocks: as ddp_grad_norm. Collective: no, but
+ * alike on all ranks. Callbacks: no. */
 DDP_API ddp_status ddp_clip_grad_norm(ddp_context* context, int32_t norm, double max_norm,
                                       double* value, ddp_error** error);
 

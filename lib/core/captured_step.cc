@@ -73,8 +73,8 @@ std::string part_of_host(const ReducerParts& parts) {
     const auto& observers = parts.observers.all;
     if (std::any_of(observers.begin(), observers.end(),
                     [&](const auto& one) { return one.get() != parts.observers.unused; }))
-        return "the context looks at numbers in each step; leave out the checks, and the options "
-               "for numbers that are not finite";
+        return "the context looks at numbers in each step; leave out the checks, "
+               "ddp_track_grad_norm, and the options for numbers that are not finite";
     if (!parts.hook.hook()->can_be_captured())
         return str("the hook '", parts.hook.hook()->name(),
                    "' has work on the host in each step; take allreduce, fp16 or bf16");

@@ -113,14 +113,10 @@ void Model::check_norms() const {
     for (const TrackedNorm& norm : norms)
         for (const std::int32_t id : norm.params) {
             const Param& p = table[id];
-            if (p.ignored || (is_cpu(p.device) && is_floating(p.gradient.dtype))) continue;
-            const std::string what =
-                is_cpu(p.device)
-                    ? str(dtype_name(p.gradient.dtype), ", which has no norm")
-                    : str("on ", device_name(p.device), ", and norms are counted on the CPU only");
+            if (p.ignored || is_floating(p.gradient.dtype)) continue;
             throw CallError({DDP_ERROR_UNSUPPORTED,
-                             str("parameter '", p.name, "' is ", what,
-                                 "; give ddp_track_grad_norm a list without it"),
+                             str("parameter '", p.name, "' is ", dtype_name(p.gradient.dtype),
+                                 ", which has no norm; give ddp_track_grad_norm a list without it"),
                              -1, id});
         }
 }

@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
-#include <optional>
+#include <map>
+#include <utility>
 
 #include "comm/verdict.h"
 #include "core/reducer_parts.h"
 #include "core/unused.h"
 #include "kernels/dtype.h"
+#include "kernels/on_device.h"
 #include "util/error.h"
 
 namespace libddp {
@@ -25,6 +27,33 @@ double norm_of(double terms, NormKind kind) {
     return kind == NormKind::kSquares ? std::sqrt(terms) : terms;
 }
 
+// Multiplies parts of gradients, on devices when it ends.
+class Scaling {
+public:
+    Scaling(const ReducerParts& parts, double factor) : parts_(parts), factor_(factor) {}
+
+    void add(std::int32_t id, std::int64_t first, std::int64_t count) {
+        const ParamState& s = parts_.gradients[id];
+        auto* const at = static_cast<std::byte*>(s.grad ? s.grad : s.place) +
+                         static_cast<std::size_t>(first) * dtype_size(s.dtype);
+        const auto n = static_cast<std::size_t>(count);
+        if (s.streams)
+            on_devices_[{s.streams, s.dtype}].push_back({at, at, n});
+        else
+            cpu::scale_copy(at, at, n, s.dtype, factor_);
+    }
+    void end() {
+        for (const auto& [where, segments] : on_devices_)
+            on_device::transfer(*where.first->stream(), segments, where.second, where.second,
+                                factor_);
+    }
+
+private:
+    const ReducerParts& parts_;
+    const double factor_;
+    std::map<std::pair<const DeviceStreams*, ddp_dtype>, std::vector<ddp_segment>> on_devices_;
+};
+
 }  // namespace
 
 void Norms::Sum::add(double more, std::int32_t nonfinite_param, NormKind kind) {
@@ -38,7 +67,9 @@ Norms::Norms(const Model& model)
       kinds_(model.table.params().size()),
       terms_(3 * kinds_.size()),
       counted_(kinds_.size()),
+      used_(kinds_.size()),
       clipped_(kinds_.size()) {
+    if (!model.streams.empty()) on_devices_ = std::make_unique<DeviceNorms>(model);
     for (const TrackedNorm& norm : model.norms)
         for (const std::int32_t id : norm.params)
             kinds_[static_cast<std::size_t>(id)] |= bit(norm.kind);
@@ -46,6 +77,7 @@ Norms::Norms(const Model& model)
 
 void Norms::count(ReducerParts& parts, const ddp_bucket& bucket) {
     if (!parts.queue.sent(static_cast<std::size_t>(bucket.index))) return;
+    std::vector<DeviceNorms::Result> on_device;
     for (const BucketTensor& tensor : bucket.tensors) {
         const auto i = static_cast<std::size_t>(tensor.param);
         if (counted_[i] != 0) continue;
@@ -64,9 +96,26 @@ void Norms::count(ReducerParts& parts, const ddp_bucket& bucket) {
         } else {
             numbers = bucket.first_owned(tensor.gradient, tensor);
         }
+        if (bucket.stream) {
+            on_device.push_back({tensor.param, numbers, count});
+            continue;
+        }
         for (const NormKind kind : kKinds)
             if ((kinds_[i] & bit(kind)) != 0)
                 terms(tensor.param, kind) = cpu::norm_terms(numbers, count, dtype, kind);
+    }
+    if (!on_device.empty()) count_on_device(bucket, on_device);
+}
+
+void Norms::count_on_device(const ddp_bucket& bucket,
+                            const std::vector<DeviceNorms::Result>& results) {
+    for (const NormKind kind : kKinds) {
+        std::vector<DeviceNorms::Result> of_kind;
+        for (const DeviceNorms::Result& result : results)
+            if ((kinds_[static_cast<std::size_t>(result.param)] & bit(kind)) != 0)
+                of_kind.push_back(result);
+        on_devices_->count(bucket, of_kind, bucket.result ? bucket.result_dtype : bucket.dtype,
+                           kind);
     }
 }
 
@@ -83,24 +132,49 @@ bool Norms::exchanges(const ReducerParts& parts) const {
     return model_.options.reducer.shard && parts.group->world() > 1;
 }
 
-// Rank 0 counts the gradients that all ranks own.
-Norms::Sum Norms::own_sum(const ReducerParts& parts, const TrackedNorm& norm) {
-    const bool counts_common = !exchanges(parts) || parts.group->rank() == 0;
+void Norms::note_used(const ReducerParts& parts) {
+    for (std::size_t i = 0; i < used_.size(); ++i)
+        used_[i] = counted_[i] != 0 && used_anywhere(parts, static_cast<std::int32_t>(i)) ? 1 : 0;
+    step_ = parts.step->number;
+}
+
+// An error of a device breaks the group.
+void Norms::take_from_devices(ReducerParts& parts) {
+    parts.gradients.on_devices().finish(*parts.group, step_, /*enqueue=*/false);
+    for (std::int32_t id = 0; id < model_.table.size(); ++id) {
+        const auto i = static_cast<std::size_t>(id);
+        if (used_[i] == 0 || is_cpu(model_.table[id].device)) continue;
+        for (const NormKind kind : kKinds)
+            if ((kinds_[i] & bit(kind)) != 0) terms(id, kind) = on_devices_->terms(id, kind);
+    }
+}
+
+// with_common: also the gradients that all ranks own.
+Norms::Sum Norms::own_sum(const TrackedNorm& norm, bool with_common) {
     Sum sum;
     for (const std::int32_t id : norm.params) {
-        if (counted_[static_cast<std::size_t>(id)] == 0 || !used_anywhere(parts, id)) continue;
-        if (!counts_common && model_.table[id].gradient.owner == Owner::kAll) continue;
+        if (used_[static_cast<std::size_t>(id)] == 0) continue;
+        if (!with_common && model_.table[id].gradient.owner == Owner::kAll) continue;
         const double more = terms(id, norm.kind);
         sum.add(more, std::isfinite(more) ? -1 : id, norm.kind);
     }
     return sum;
 }
 
+void Norms::add_up_own(bool with_common) {
+    sums_.clear();
+    for (const TrackedNorm& norm : model_.norms) sums_.push_back(own_sum(norm, with_common));
+}
+
 std::uint8_t Norms::add_up(ReducerParts& parts, std::uint8_t flag, const OpTag& tag) {
     added_up_ = true;
     if (Unused* const unused = parts.discovering()) unused->wait();
-    sums_.clear();
-    for (const TrackedNorm& norm : model_.norms) sums_.push_back(own_sum(parts, norm));
+    note_used(parts);
+    if (on_devices_) {
+        on_devices_->bring();
+        take_from_devices(parts);
+    }
+    add_up_own(!exchanges(parts) || parts.group->rank() == 0);
     if (!exchanges(parts)) return flag;
     sums_.front().flag = flag;
     const std::size_t count = sums_.size();
@@ -121,10 +195,19 @@ std::uint8_t Norms::add_up(ReducerParts& parts, std::uint8_t flag, const OpTag& 
     return static_cast<std::uint8_t>(most);
 }
 
+// Where no rank needs to be told, the host does not wait for devices before it is asked.
 void Norms::on_end(ReducerParts& parts) {
     if (!parts.step->has_results() || parts.step->skipped) return;
-    if (!added_up_) add_up(parts, 0, parts.queue.step_tag(Purpose::kNorm));
+    const bool later = on_devices_ && !exchanges(parts);
+    if (later) {
+        note_used(parts);
+        on_devices_->bring();
+    } else if (!added_up_) {
+        add_up(parts, 0, parts.queue.step_tag(Purpose::kNorm));
+    }
     std::fill(clipped_.begin(), clipped_.end(), 0);
+    const Lock lock(mutex_);
+    waits_ = later;
     ended_.store(&parts, std::memory_order_relaxed);
 }
 
@@ -133,18 +216,25 @@ void Norms::on_forget() {
     added_up_ = false;
 }
 
-const TrackedNorm& Norms::require(std::int32_t norm) const {
+const TrackedNorm& Norms::require(std::int32_t norm) {
     if (norm < 0 || static_cast<std::size_t>(norm) >= model_.norms.size())
         fail_call(DDP_ERROR_INVALID_ARGUMENT, "norm is ", norm, "; ddp_track_grad_norm has given ",
                   model_.norms.size());
-    if (!ended_.load(std::memory_order_relaxed))
+    ReducerParts* const parts = ended_.load(std::memory_order_relaxed);
+    if (!parts)
         fail_call(DDP_ERROR_INVALID_STATE,
                   "the last step has no norm: none has ended, or it was not synced, or it gave no "
                   "result");
+    const Lock lock(mutex_);
+    if (waits_) {
+        take_from_devices(*parts);
+        add_up_own(true);
+        waits_ = false;
+    }
     return model_.norms[static_cast<std::size_t>(norm)];
 }
 
-double Norms::value(std::int32_t norm) const {
+double Norms::value(std::int32_t norm) {
     const NormKind kind = require(norm).kind;
     return norm_of(sums_[static_cast<std::size_t>(norm)].terms, kind);
 }
@@ -176,15 +266,11 @@ double Norms::clip(std::int32_t norm, double max_norm) {
                                  "norm counts"),
                              -1, id});
     refuse_nonfinite(norm, result);
+    const StreamScope order(model_.streams);
     for (const std::int32_t id : params) clipped_[static_cast<std::size_t>(id)] = 1;
     const double factor = std::min(1.0, max_norm / (result + 1e-6));
     if (factor == 1) return result;
-    const auto scale = [&](std::int32_t id, std::int64_t first, std::int64_t count) {
-        const ParamState& s = parts.gradients[id];
-        auto* const at = static_cast<std::byte*>(s.grad ? s.grad : s.place) +
-                         static_cast<std::size_t>(first) * dtype_size(s.dtype);
-        cpu::scale_copy(at, at, static_cast<std::size_t>(count), s.dtype, factor);
-    };
+    Scaling scaling(parts, factor);
     const auto counts = [&](std::int32_t id) {
         return parts.totals.used[static_cast<std::size_t>(id)] != 0;
     };
@@ -192,7 +278,8 @@ double Norms::clip(std::int32_t norm, double max_norm) {
         for (const ShardPiece& piece : parts.layout->shards().mine())
             if (counts(piece.param) &&
                 std::binary_search(params.begin(), params.end(), piece.param))
-                scale(piece.param, piece.first, piece.count);
+                scaling.add(piece.param, piece.first, piece.count);
+        scaling.end();
         return result;
     }
     for (const std::int32_t id : params) {
@@ -200,8 +287,9 @@ double Norms::clip(std::int32_t norm, double max_norm) {
         if (parts.gradients[id].sparse)
             parts.gradients.rows().scale_result(id, factor);
         else
-            scale(id, 0, model_.table[id].count);
+            scaling.add(id, 0, model_.table[id].count);
     }
+    scaling.end();
     return result;
 }
 

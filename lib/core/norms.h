@@ -8,10 +8,12 @@
 #include <vector>
 
 #include "comm/tag.h"
+#include "core/device_norms.h"
 #include "core/model.h"
 #include "core/observer.h"
 #include "hooks/bucket.h"
 #include "kernels/arithmetic.h"
+#include "util/mutex.h"
 
 namespace libddp {
 
@@ -29,8 +31,8 @@ public:
     // Collective if exchanges().
     std::uint8_t add_up(ReducerParts& parts, std::uint8_t flag, const OpTag& tag);
 
-    // The norm of the last step. Between steps.
-    double value(std::int32_t norm) const;
+    // The norm of the last step. Between steps. Waits for devices.
+    double value(std::int32_t norm);
     // Multiplies the gradients that the norm counts. Returns value().
     double clip(std::int32_t norm, double max_norm);
 
@@ -52,17 +54,28 @@ private:
     double& terms(std::int32_t param, cpu::NormKind kind) {
         return terms_[3 * static_cast<std::size_t>(param) + static_cast<std::size_t>(kind)];
     }
-    const TrackedNorm& require(std::int32_t norm) const;
-    Sum own_sum(const ReducerParts& parts, const TrackedNorm& norm);
+    const TrackedNorm& require(std::int32_t norm);
+    void count_on_device(const ddp_bucket& bucket, const std::vector<DeviceNorms::Result>& results);
+    // The parameters that were counted and used.
+    void note_used(const ReducerParts& parts);
+    // Waits for the terms that devices bring.
+    void take_from_devices(ReducerParts& parts);
+    void add_up_own(bool with_common);
+    Sum own_sum(const TrackedNorm& norm, bool with_common);
     void refuse_nonfinite(std::int32_t norm, double value) const;
 
     const Model& model_;
     // For each parameter: the kinds of norms that count it, as bits, and its terms of each kind.
     std::vector<std::uint8_t> kinds_;
     std::vector<double> terms_;
-    std::vector<std::uint8_t> counted_;  // parameters, in this step
-    bool added_up_ = false;              // in this step
-    std::vector<Sum> sums_;              // one for each norm
+    std::vector<std::uint8_t> counted_;        // parameters, in this step
+    std::vector<std::uint8_t> used_;           // of those, in the step that has ended
+    bool added_up_ = false;                    // in this step
+    std::unique_ptr<DeviceNorms> on_devices_;  // null: all are on the CPU
+    Mutex mutex_;
+    bool waits_ DDP_GUARDED_BY(mutex_) = false;  // for devices: sums_ are not there
+    std::int64_t step_ = 0;                      // that has ended
+    std::vector<Sum> sums_;                      // one for each norm
     // The owner of sums_, while they are those of the last step; otherwise null.
     std::atomic<ReducerParts*> ended_{nullptr};
     std::vector<std::uint8_t> clipped_;  // parameters, since that step

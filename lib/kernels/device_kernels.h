@@ -128,6 +128,17 @@ typedef struct ddp_doubt {
     void* mark; /* becomes NaN, in f64 or f32 as above, if it is not, and the gradient 0 */
 } ddp_doubt;
 
+/* The terms of which norms are made, as in lib/kernels/arithmetic.h: the sum of |x|, the sum of
+ * |x|^2, or the largest |x|. */
+typedef int32_t ddp_norm_kind;
+enum { DDP_NORM_MAGNITUDES = 0, DDP_NORM_SQUARES = 1, DDP_NORM_LARGEST = 2 };
+
+typedef struct ddp_norm_item {
+    const void* data; /* elements, aligned to the element */
+    size_t count;
+    double* terms; /* becomes the terms, on the device; 0 of no elements */
+} ddp_norm_item;
+
 typedef struct ddp_device_kernels {
     size_t struct_size;
 
@@ -186,6 +197,12 @@ typedef struct ddp_device_kernels {
      * pinned memory of the host, is not 0 when the stream comes to it. */
     ddp_status (*spoil)(int32_t device, void* stream, void* memory, size_t bytes,
                         const uint32_t* spoiled, ddp_device_failure* failure);
+
+    /* Terms of each item, with the bits of norm_terms() of lib/kernels/arithmetic.h; any NaN for a
+     * NaN. dtype: floating point. scratch: norm_scratch() bytes of on_device.h, aligned to 8. */
+    ddp_status (*norm_terms)(int32_t device, void* stream, const ddp_norm_item* items, size_t count,
+                             ddp_dtype dtype, ddp_norm_kind kind, void* scratch,
+                             ddp_device_failure* failure);
 } ddp_device_kernels;
 
 typedef const ddp_device_kernels* ddp_kernels_entry_fn(void);

@@ -2,6 +2,7 @@
 
 #include <atomic>
 
+#include "kernels/norm_order.h"
 #include "util/error.h"
 
 namespace libddp::on_device {
@@ -107,6 +108,22 @@ void spoil(const DeviceStream& stream, void* memory, std::size_t bytes,
     if (bytes > 0)
         launch(stream, "marking a result as wrong", &ddp_device_kernels::spoil, memory, bytes,
                spoiled);
+}
+
+std::size_t norm_scratch(const std::vector<ddp_norm_item>& items, ddp_dtype dtype,
+                         ddp_norm_kind kind) {
+    std::size_t parts = 0;
+    for (const ddp_norm_item& item : items)
+        parts +=
+            norm_order::parts(norm_order::numbers(item.count, dtype, kind == DDP_NORM_SQUARES));
+    return parts * sizeof(double);
+}
+
+void norm_terms(const DeviceStream& stream, const std::vector<ddp_norm_item>& items,
+                ddp_dtype dtype, ddp_norm_kind kind, void* scratch) {
+    if (!items.empty())
+        launch(stream, "counting a norm", &ddp_device_kernels::norm_terms, items.data(),
+               items.size(), dtype, kind, scratch);
 }
 
 }  // namespace libddp::on_device

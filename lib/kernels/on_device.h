@@ -35,6 +35,11 @@ void leave_out(const DeviceStream& stream, const std::vector<ddp_doubt>& items, 
                const std::uint32_t* only_if);
 void spoil(const DeviceStream& stream, void* memory, std::size_t bytes,
            const std::uint32_t* spoiled);
+// Scratch bytes that norm_terms() needs.
+std::size_t norm_scratch(const std::vector<ddp_norm_item>& items, ddp_dtype dtype,
+                         ddp_norm_kind kind);
+void norm_terms(const DeviceStream& stream, const std::vector<ddp_norm_item>& items,
+                ddp_dtype dtype, ddp_norm_kind kind, void* scratch);
 
 }  // namespace libddp::on_device
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cmath>
+#include <functional>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -35,7 +36,10 @@ struct Case {
 // A model of one rank, whose gradients are filled by copies enqueued on a stream.
 class GpuModel {
 public:
-    GpuModel(ddp_group* group, const Case& test, std::uint32_t flags = 0)
+    // before_commit: called with the context.
+    GpuModel(
+        ddp_group* group, const Case& test, std::uint32_t flags = 0,
+        const std::function<void(ddp_context*)>& before_commit = [](ddp_context*) {})
         : view_(test.view),
           gpu_({DDP_DEVICE_CUDA, ddp_group_rank(group) % device_count(DDP_DEVICE_CUDA)}),
           device_(gpu_.stream().device()) {
@@ -64,6 +68,7 @@ public:
         OK(ddp_set_stream(context_, device_.kind, device_.index, stream(), &error));
         if (test.hook) OK(ddp_use_hook(context_, test.hook, test.hook_options, &error));
         set_value(1, static_cast<float>(1 + ddp_group_rank(group)));
+        before_commit(context_);
         // nobody allocates while another rank's kernels wait for this one
         OK(ddp_barrier(group, nullptr, &error));
         OK(ddp_commit(context_, &error));

@@ -1,6 +1,5 @@
-// Sums for norms, compiled for every instruction set and chosen at run time. Element i is added to
-// sum i % 16, whatever the width of vectors, and the 16 sums to each other in one order, so that
-// the bits are the same on every machine.
+// Sums for norms, compiled for every instruction set and chosen at run time, in the order of
+// norm_order.h whatever the width of vectors.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/norm_simd.cc"
 // The order of these two matters.
@@ -16,6 +15,7 @@
 #include "kernels/arithmetic.h"
 #include "kernels/cpu/half-inl.h"
 #include "kernels/dtype.h"
+#include "kernels/norm_order.h"
 #include "util/error.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -24,7 +24,7 @@ namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-constexpr std::size_t kSums = 16;
+using norm_order::kPart, norm_order::kSums, norm_order::kTotals;
 
 // Numbers as f64.
 template <class Type, class D>
@@ -84,19 +84,24 @@ HWY_INLINE void add_terms(double* HWY_RESTRICT sums, std::size_t count, Load loa
 }
 
 template <class Kind>
-double combine(double* sums) {
+double with(double sum, double term) {
     const hn::CappedTag<double, 1> one;
-    for (std::size_t half = kSums / 2; half > 0; half /= 2)
-        for (std::size_t i = 0; i < half; ++i)
-            sums[i] = hn::GetLane(Kind::with(hn::Set(one, sums[i]), hn::Set(one, sums[i + half])));
+    return hn::GetLane(Kind::with(hn::Set(one, sum), hn::Set(one, term)));
+}
+
+// Adds up n sums, of which those from `used` on are 0.
+template <class Kind>
+double combine(double* sums, std::size_t n, std::size_t used) {
+    for (std::size_t half = n / 2; half > 0; half /= 2)
+        for (std::size_t i = 0; i < half && i + half < used; ++i)
+            sums[i] = with<Kind>(sums[i], sums[i + half]);
     return sums[0];
 }
 
 // complex: of a complex number the magnitude counts, and `count` is of those.
 template <class Kind, class Type>
-double sum_of(const void* data, std::size_t count, bool complex) {
+double sum_of_part(const typename Type::Stored* p, std::size_t count, bool complex) {
     HWY_ALIGN double sums[kSums] = {};
-    const auto* const p = static_cast<const typename Type::Stored*>(data);
     if (complex) {
         add_terms<Kind>(sums, count, [p](auto d, std::size_t i) {
             HWY_ALIGN double magnitudes[kSums];
@@ -111,7 +116,21 @@ double sum_of(const void* data, std::size_t count, bool complex) {
         add_terms<Kind>(sums, count,
                         [p](auto d, std::size_t i) { return load_f64<Type>(d, p + i); });
     }
-    return combine<Kind>(sums);
+    return combine<Kind>(sums, kSums, kSums);
+}
+
+template <class Kind, class Type>
+double sum_of(const void* data, std::size_t count, bool complex) {
+    const auto* const p = static_cast<const typename Type::Stored*>(data);
+    double totals[kTotals] = {};
+    const std::size_t parts = norm_order::parts(count);
+    for (std::size_t part = 0; part < parts; ++part) {
+        const std::size_t first = part * kPart;
+        double& total = totals[part % kTotals];
+        total = with<Kind>(total, sum_of_part<Kind, Type>(p + (complex ? 2 : 1) * first,
+                                                          std::min(kPart, count - first), complex));
+    }
+    return combine<Kind>(totals, kTotals, std::min(parts, kTotals));
 }
 
 template <class Kind>
@@ -137,10 +156,10 @@ double sum_as(const void* data, std::size_t count, ddp_dtype dtype) {
 double norm_terms_target(const void* data, std::size_t count, ddp_dtype dtype, NormKind kind) {
     if (kind == NormKind::kLargest) return sum_as<Largest>(data, count, dtype);
     if (kind == NormKind::kMagnitudes) return sum_as<Magnitudes>(data, count, dtype);
-    // |z|^2 = re^2 + im^2
-    if (dtype == DDP_C64) return sum_as<Squares>(data, 2 * count, DDP_F32);
-    if (dtype == DDP_C128) return sum_as<Squares>(data, 2 * count, DDP_F64);
-    return sum_as<Squares>(data, count, dtype);
+    const std::size_t numbers = norm_order::numbers(count, dtype, true);
+    if (dtype == DDP_C64) return sum_as<Squares>(data, numbers, DDP_F32);
+    if (dtype == DDP_C128) return sum_as<Squares>(data, numbers, DDP_F64);
+    return sum_as<Squares>(data, numbers, dtype);
 }
 
 }  // namespace HWY_NAMESPACE

@@ -25,6 +25,7 @@ void reduce(void* out, const void* const* inputs, std::size_t input_count, std::
 // wait for those that are running, and they perhaps for another rank.
 void preload_transfer();
 void preload_reduce();
+void preload_norms();
 
 // As device_kernels.h says.
 void low_rank(ddp_low_rank_op op, const ddp_low_rank* items, std::size_t count, ddp_dtype dtype,
@@ -34,6 +35,8 @@ void thin(ddp_thin_op op, const ddp_thin* items, std::size_t count, ddp_dtype dt
 void leave_out(const ddp_doubt* items, std::size_t count, ddp_dtype dtype,
                const std::uint32_t* only_if, cudaStream_t stream);
 void spoil(void* memory, std::size_t bytes, const std::uint32_t* spoiled, cudaStream_t stream);
+void norm_terms(const ddp_norm_item* items, std::size_t count, ddp_dtype dtype, ddp_norm_kind kind,
+                void* scratch, cudaStream_t stream);
 void encode(const ddp_codec_batch& batch, cudaStream_t stream);
 void decode(const ddp_codec_batch& batch, double scale, cudaStream_t stream);
 

@@ -17,6 +17,7 @@ ddp_status prepare(std::int32_t device, ddp_device_failure* failure) {
         if (done.count(device)) return;
         preload_transfer();
         preload_reduce();
+        preload_norms();
         done.insert(device);
     });
 }
@@ -63,6 +64,13 @@ ddp_status spoil_on(std::int32_t device, void* stream, void* memory, std::size_t
     return guarded_on(device, failure, [&] { spoil(memory, bytes, spoiled, stream_of(stream)); });
 }
 
+ddp_status norm_terms_on(std::int32_t device, void* stream, const ddp_norm_item* items,
+                         std::size_t count, ddp_dtype dtype, ddp_norm_kind kind, void* scratch,
+                         ddp_device_failure* failure) {
+    return guarded_on(device, failure,
+                      [&] { norm_terms(items, count, dtype, kind, scratch, stream_of(stream)); });
+}
+
 std::size_t encode_scratch(const ddp_codec_batch* batch) {
     return codec_scratch(*batch);
 }
@@ -89,6 +97,7 @@ constexpr ddp_device_kernels kKernels = {
     thin_on,
     leave_out_on,
     spoil_on,
+    norm_terms_on,
 };
 
 }  // namespace

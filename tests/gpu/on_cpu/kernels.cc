@@ -7,6 +7,7 @@
 #include "gpu/on_cpu/stream.h"
 #include "kernels/cuda/codecs.h"
 #include "kernels/cuda/low_rank.h"
+#include "kernels/cuda/norms.h"
 #include "kernels/cuda/reduction.h"
 #include "kernels/cuda/tables.h"
 
@@ -14,6 +15,7 @@ namespace libddp::cuda {
 
 void preload_transfer() {}
 void preload_reduce() {}
+void preload_norms() {}
 
 void transfer(const ddp_segment* segments, std::size_t count, ddp_dtype src_dtype,
               ddp_dtype dst_dtype, double scale, cudaStream_t stream) {
@@ -89,6 +91,25 @@ void leave_out(const ddp_doubt* items, std::size_t count, ddp_dtype dtype,
                     for (int i = 0; i < table.rows; ++i)
                         run_leave_out<decltype(format)>(threads, shared, table.row[i],
                                                         table.only_if);
+                });
+            });
+        });
+    });
+}
+
+void norm_terms(const ddp_norm_item* items, std::size_t count, ddp_dtype dtype, ddp_norm_kind kind,
+                void* scratch, cudaStream_t stream) {
+    with_norm_format(dtype, kind, [&](auto one, auto format) {
+        using Kind = decltype(one);
+        using Format = decltype(format);
+        each_norm_table(items, count, dtype, kind, scratch, [&](const NormTable& table) {
+            on_cpu::stream_of(stream).enqueue([table] {
+                NormShared shared;
+                on_cpu::play_block(1, [&](const on_cpu::BlockThreads& threads) {
+                    for (std::uint64_t block = 0; block < blocks_of(table); ++block)
+                        sum_norm_parts<Kind, Format>(threads, shared, table, block);
+                    for (std::int32_t row = 0; row < table.rows; ++row)
+                        sum_norm_row<Kind>(threads, shared, table, static_cast<std::uint32_t>(row));
                 });
             });
         });

@@ -23,6 +23,7 @@
 #include "support/fake_device/low_rank.h"
 #include "support/fake_device/memory.h"
 #include "support/fake_device/stream.h"
+#include "support/fake_device/training.h"
 
 using namespace fake;
 
@@ -424,6 +425,7 @@ extern "C" __attribute__((visibility("default"))) const ddp_device_kernels* ddp_
                                                fake::low_rank,
                                                fake::thin,
                                                fake::leave_out,
-                                               spoil};
+                                               spoil,
+                                               fake::norm_terms};
     return &kernels;
 }

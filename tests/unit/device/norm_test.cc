@@ -69,15 +69,25 @@ TEST(Norm, IsThatOfExactSums) {
             }
 }
 
-// In the order that the header of the kernel says, and so on every machine.
-TEST(Norm, HasTheBitsOfItsOrder) {
-    const Numbers numbers(DDP_F64, 1003);
-    double sums[16] = {};
-    for (std::size_t i = 0; i < numbers.count(); ++i)
-        sums[i % 16] += numbers.as_f64[i] * numbers.as_f64[i];
-    for (std::size_t half = 8; half > 0; half /= 2)
+double added_in_halves(std::vector<double> sums) {
+    for (std::size_t half = sums.size() / 2; half > 0; half /= 2)
         for (std::size_t i = 0; i < half; ++i) sums[i] += sums[i + half];
-    EXPECT_EQ(numbers.terms(NormKind::kSquares), sums[0]);
+    return sums[0];
+}
+
+// In the order of norm_order.h, and so on every machine.
+TEST(Norm, HasTheBitsOfItsOrder) {
+    for (const std::size_t count : {1003, 1024, 1025, 100'000, 1'000'003}) {
+        const Numbers numbers(DDP_F64, count);
+        std::vector<double> totals(256);
+        for (std::size_t first = 0; first < count; first += 1024) {
+            std::vector<double> sums(16);
+            for (std::size_t i = first; i < std::min(first + 1024, count); ++i)
+                sums[i % 16] += numbers.as_f64[i] * numbers.as_f64[i];
+            totals[first / 1024 % 256] += added_in_halves(sums);
+        }
+        EXPECT_EQ(numbers.terms(NormKind::kSquares), added_in_halves(totals)) << count;
+    }
 }
 
 TEST(Norm, NanAndInfinity) {
