@@ -42,10 +42,16 @@
  * has a MASTER of f32, which is rounded into the value. If the program changes such a value, its
  * master becomes the new value at the next step. The type of the gradient may be another.
  *
+ * ON DEVICES (device.h) values and state stay there, and kernels step them, with the bits of the
+ * CPU: sgd, adamw and lamb. Their work is enqueued after what is on the streams of ddp_set_stream,
+ * and before what the program enqueues on them later. The host waits for lamb only, whose norms it
+ * compares. If a step ends with ddp_finalize_on on another stream, the program orders that stream
+ * itself. A step cannot be part of a graph.
+ *
  * A parameter that no rank used in a step (ddp_param_used), that is frozen, skipped or ignored,
  * stays as it is, and so does its state and its t.
  *
- * EXPERIMENTAL: other optimizers, and parameters on devices, will be added.
+ * EXPERIMENTAL: other optimizers will be added.
  */
 #ifndef DDP_OPTIMIZER_H
 #define DDP_OPTIMIZER_H
@@ -65,8 +71,9 @@ typedef struct ddp_optimizer ddp_optimizer;
  *
  * Errors: INVALID_ARGUMENT (unknown name or key, a number out of range), MISMATCH (other ranks have
  * another name or other options), INVALID_STATE (before ddp_commit, during a step, a parameter has
- * no data), UNSUPPORTED (DDP_CONTEXT_KEEP_LOCAL_UNUSED, DDP_CONTEXT_JOIN without DDP_CONTEXT_SHARD; a parameter on a device,
- * sparse, factored, or not of a real floating-point type), OUT_OF_MEMORY, or the group's error.
+ * no data), UNSUPPORTED (DDP_CONTEXT_KEEP_LOCAL_UNUSED, DDP_CONTEXT_JOIN without
+ * DDP_CONTEXT_SHARD; a parameter that is sparse, factored, or not of a real floating-point type;
+ * muon and a parameter on a device), OUT_OF_MEMORY, or the group's error.
  * Threads: one. Blocks: for all ranks, at most the group's timeout. Collective: yes. Callbacks: no.
  */
 DDP_API ddp_status ddp_optimizer_create(ddp_context* context, const char* name, const char* options,
@@ -92,10 +99,10 @@ DDP_API ddp_status ddp_optimizer_set(ddp_optimizer* optimizer, ddp_param param, 
  * since the last call, or without means; after ddp_publish; unsynced steps wait;
  * ddp_context_set_group has made other pieces; a matrix under muon has several owners; an earlier
  * call failed in the middle; the context was freed), UNSUPPORTED (DDP_CONTEXT_JOIN: call
- * ddp_optimizer_in_step): then nothing has changed. OUT_OF_MEMORY, or
- * the group's error: then later calls are refused. Threads: one. Blocks: only lamb where several
- * ranks own elements of one parameter, at most the group's timeout. Collective: then yes, otherwise
- * no, but compared. Callbacks: no. */
+ * ddp_optimizer_in_step): then nothing has changed. OUT_OF_MEMORY, or the group's error: then later
+ * calls are refused. Threads: one. Blocks: only lamb, on devices and where several ranks own
+ * elements of one parameter, at most the group's timeout. Collective: in the latter case yes,
+ * otherwise no, but compared. Callbacks: no. */
 DDP_API ddp_status ddp_optimizer_step(ddp_optimizer* optimizer, double scale, ddp_error** error);
 
 /* Steps the optimizer in each synced step from the next one on, instead of ddp_optimizer_step and
@@ -120,10 +127,11 @@ typedef struct ddp_optimizer_state {
     size_t struct_size;
     ddp_param param;
     ddp_dtype dtype;
-    int64_t first;    /* elements of the parameter before them */
-    int64_t count;    /* elements; of "step": 1 */
-    const char* name; /* lives as long as libddp */
-    void* data;       /* may be read and written between steps; valid until ddp_optimizer_free */
+    int64_t first;     /* elements of the parameter before them */
+    int64_t count;     /* elements; of "step": 1 */
+    const char* name;  /* lives as long as libddp */
+    void* data;        /* may be read and written between steps; valid until ddp_optimizer_free */
+    ddp_device device; /* that has data; the order is that of its stream of ddp_set_stream */
 } ddp_optimizer_state;
 
 /* The number of states of this rank, for all of its pieces. It grows where ddp_optimizer_set asks

@@ -48,7 +48,8 @@ ddp_status ddp_optimizer_state_get(ddp_optimizer* optimizer, int32_t index,
                       " states");
         const Optimizer::State& s = all[static_cast<std::size_t>(index)];
         fill_struct(state, size,
-                    ddp_optimizer_state{size, s.param, s.dtype, s.first, s.count, s.name, s.data});
+                    ddp_optimizer_state{size, s.param, s.dtype, s.first, s.count, s.name, s.data,
+                                        s.device});
     });
 }
 

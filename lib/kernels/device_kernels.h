@@ -139,6 +139,27 @@ typedef struct ddp_norm_item {
     double* terms; /* becomes the terms, on the device; 0 of no elements */
 } ddp_norm_item;
 
+/* STEPS OF OPTIMIZERS, with the arithmetic, the rounding and the bits of lib/kernels/updates.h. */
+typedef int32_t ddp_update_op;
+enum {
+    DDP_UPDATE_SGD = 1,
+    DDP_UPDATE_ADAMW = 2,
+    /* takes the gradients into the moments, and adds up squares of values and directions */
+    DDP_UPDATE_LAMB_MEASURE = 3,
+    DDP_UPDATE_LAMB = 4 /* value = value - rate * direction; reads no gradients */
+};
+
+/* Elements of one parameter. State is f64 for values of f64, otherwise f32. */
+typedef struct ddp_update {
+    void* values;
+    void* master; /* of values of f16 and bf16, and follows one that has changed; otherwise NULL */
+    const void* gradients;
+    void *first, *second; /* state; NULL: there is none */
+    uint64_t* digits;     /* MEASURE: 2 * kDigits of lib/kernels/exact_sum.h, which it adds to */
+    size_t count;         /* MEASURE: below 2^33, or digits would overflow; no device has as many */
+    double numbers[8];    /* numbers_of() of lib/kernels/updates.h */
+} ddp_update;
+
 typedef struct ddp_device_kernels {
     size_t struct_size;
 
@@ -203,6 +224,11 @@ typedef struct ddp_device_kernels {
     ddp_status (*norm_terms)(int32_t device, void* stream, const ddp_norm_item* items, size_t count,
                              ddp_dtype dtype, ddp_norm_kind kind, void* scratch,
                              ddp_device_failure* failure);
+
+    /* For all items. values, gradients: types; f16, bf16, f32 or f64. */
+    ddp_status (*update)(int32_t device, void* stream, ddp_update_op op, const ddp_update* items,
+                         size_t count, ddp_dtype values, ddp_dtype gradients,
+                         ddp_device_failure* failure);
 } ddp_device_kernels;
 
 typedef const ddp_device_kernels* ddp_kernels_entry_fn(void);

@@ -126,4 +126,11 @@ void norm_terms(const DeviceStream& stream, const std::vector<ddp_norm_item>& it
                items.size(), dtype, kind, scratch);
 }
 
+void update(const DeviceStream& stream, ddp_update_op op, const std::vector<ddp_update>& items,
+            ddp_dtype values, ddp_dtype gradients) {
+    if (!items.empty())
+        launch(stream, "stepping an optimizer", &ddp_device_kernels::update, op, items.data(),
+               items.size(), values, gradients);
+}
+
 }  // namespace libddp::on_device

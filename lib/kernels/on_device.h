@@ -40,6 +40,8 @@ std::size_t norm_scratch(const std::vector<ddp_norm_item>& items, ddp_dtype dtyp
                          ddp_norm_kind kind);
 void norm_terms(const DeviceStream& stream, const std::vector<ddp_norm_item>& items,
                 ddp_dtype dtype, ddp_norm_kind kind, void* scratch);
+void update(const DeviceStream& stream, ddp_update_op op, const std::vector<ddp_update>& items,
+            ddp_dtype values, ddp_dtype gradients);
 
 }  // namespace libddp::on_device
 

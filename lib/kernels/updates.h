@@ -6,6 +6,7 @@
 #include <cstddef>
 
 #include "ddp/types.h"
+#include "kernels/everywhere.h"
 
 namespace libddp::cpu {
 
@@ -15,6 +16,17 @@ struct SgdStep {
     double rate = 1, momentum = 0, decay = 0, keep = 1, scale = 1;
     bool nesterov = false;
 };
+
+// As a device gets it, and back.
+using StepNumbers = double[8];
+inline void numbers_of(const SgdStep& step, StepNumbers& numbers) {
+    const StepNumbers all = {step.rate, step.momentum, step.decay,
+                             step.keep, step.scale,    step.nesterov ? 1.0 : 0.0};
+    for (std::size_t i = 0; i < 8; ++i) numbers[i] = all[i];
+}
+LIBDDP_EVERYWHERE SgdStep sgd_step_of(const StepNumbers& n) {
+    return {n[0], n[1], n[2], n[3], n[4], n[5] != 0};
+}
 
 // buffer: of the momentum; may be null if it is 0.
 void sgd_step(void* values, const void* gradients, void* buffer, std::size_t count, ddp_dtype dtype,
@@ -26,6 +38,15 @@ struct AdamStep {
     double correction1 = 1, root2 = 1;  // 1 - beta1^t, sqrt(1 - beta2^t)
     double rate = 1, decay = 0;
 };
+
+inline void numbers_of(const AdamStep& step, StepNumbers& numbers) {
+    const StepNumbers all = {step.beta1,       step.beta2, step.eps,  step.scale,
+                             step.correction1, step.root2, step.rate, step.decay};
+    for (std::size_t i = 0; i < 8; ++i) numbers[i] = all[i];
+}
+LIBDDP_EVERYWHERE AdamStep adam_step_of(const StepNumbers& n) {
+    return {n[0], n[1], n[2], n[3], n[4], n[5], n[6], n[7]};
+}
 
 // AdamW (Loshchilov and Hutter 2019), rounded as PyTorch does:
 //     value = value * (1 - rate * decay) - rate / correction1 * (m / (sqrt(v) / root2 + eps))

@@ -41,6 +41,8 @@ void add_moments(OwnPiece& piece) {
 
 void adamw(Update& u, const std::string& prefix) {
     const cpu::AdamStep step = adam_step(u, prefix);
+    if (u.device)
+        return u.device->add(DDP_UPDATE_ADAMW, u.piece, u.gradient, kFirst, kSecond, step);
     u.piece.update(u.gradient,
                    [&](void* values, const void* gradients, std::size_t first, std::size_t n) {
                        cpu::adamw_step(values, gradients, u.piece.array(kFirst, first),
@@ -63,6 +65,9 @@ public:
         const cpu::SgdStep step{
             u.settings["lr"], u.settings["momentum"],     u.settings["weight_decay"], 1,
             u.scale,          u.settings["nesterov"] != 0};
+        if (u.device)
+            return u.device->add(DDP_UPDATE_SGD, u.piece, u.gradient,
+                                 step.momentum != 0 ? kMomentum : "", "", step);
         u.piece.update(u.gradient,
                        [&](void* values, const void* gradients, std::size_t first, std::size_t n) {
                            cpu::sgd_step(values, gradients, u.piece.array(kMomentum, first), n,
@@ -97,6 +102,9 @@ public:
     void add_arrays(OwnPiece& piece, const Settings&) const override { add_moments(piece); }
     bool measures() const override { return true; }
     void measure(Update& u) const override {
+        if (u.device)
+            return u.device->measure(u.piece, u.gradient, kFirst, kSecond, adam_step(u, ""),
+                                     u.norms.values, u.norms.direction);
         follow(u, u.gradient, [&u](void* values, const void* direction, std::size_t n) {
             u.norms.values.add_squares(values, n, u.piece.dtype());
             u.norms.direction.add_squares(direction, n, u.piece.dtype());
@@ -107,7 +115,13 @@ public:
         const double value = std::sqrt(u.norms.values.value());
         const double direction = std::sqrt(u.norms.direction.value());
         const double trust = value == 0 || direction == 0 ? 1 : value / direction;
-        const cpu::SgdStep step{u.settings["lr"] * trust};
+        const double rate = u.settings["lr"] * trust;
+        if (u.device) {
+            cpu::AdamStep along = adam_step(u, "");
+            along.rate = rate;
+            return u.device->add(DDP_UPDATE_LAMB, u.piece, nullptr, kFirst, kSecond, along);
+        }
+        const cpu::SgdStep step{rate};
         follow(u, nullptr, [&](void* values, const void* numbers, std::size_t n) {
             cpu::sgd_step(values, numbers, nullptr, n, u.piece.dtype(), step);
         });
@@ -136,6 +150,10 @@ private:
 class Muon final : public Method {
 public:
     const Kinds& settings() const override { return kinds_; }
+    const char* why_not_on_devices() const override {
+        return "is on a device, and libddp multiplies matrices for muon on the CPU only; step it "
+               "with adamw, lamb or sgd there";
+    }
     bool needs_whole(const Param& param, const Settings& settings) const override {
         return param.shape.size() >= 2 && settings["adamw"] == 0;
     }

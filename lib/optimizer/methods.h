@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels/exact_sum.h"
+#include "optimizer/device_updates.h"
 #include "optimizer/own_piece.h"
 #include "optimizer/settings.h"
 
@@ -16,12 +17,14 @@ struct ParamNorms {
     cpu::ExactSum values, direction;
 };
 
-// One step of a piece, whose number of steps includes it. gradient: of its first element.
+// One step of a piece, whose number of steps includes it. gradient: of its first element. device:
+// takes the step of a piece on a device; null on the CPU.
 struct Update {
     OwnPiece& piece;
     const void* gradient;
     const Settings& settings;
     double scale;
+    DeviceUpdates* device;
     ParamNorms norms{};
 };
 
@@ -36,6 +39,8 @@ public:
     virtual void add_arrays(OwnPiece& piece, const Settings& settings) const = 0;
     // Whether it updates the parameter as a matrix, and not element by element.
     virtual bool needs_whole(const Param&, const Settings&) const { return false; }
+    // Null, or why it does not step parameters on devices.
+    virtual const char* why_not_on_devices() const { return nullptr; }
     // Whether measure() comes before step(), with the norms of whole parameters between them.
     virtual bool measures() const { return false; }
     virtual void measure(Update&) const {}

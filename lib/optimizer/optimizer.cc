@@ -47,8 +47,14 @@ Optimizer::Optimizer(Context& context, std::string_view name, std::string_view o
     require_updatable();
     const ParamTable& table = context.model().table;
     settings_.assign(table.params().size(), settings);
-    for (const ShardPiece& range : own_pieces())
-        method_->add_arrays(pieces_.emplace_back(table[range.param], range), settings);
+    const ContextStreams& streams = context_.model().streams;
+    const StreamScope order(streams);
+    if (!streams.empty())
+        on_devices_ = std::make_unique<DeviceUpdates>(context.group()->timeout_ms());
+    for (const ShardPiece& range : own_pieces()) {
+        const Param& p = table[range.param];
+        method_->add_arrays(pieces_.emplace_back(p, range, streams.stream(p.device)), settings);
+    }
 }
 
 Context& Optimizer::context() const {
@@ -72,9 +78,8 @@ void Optimizer::require_updatable() const {
         const auto refuse_it = [&](ddp_status status, const char* why) {
             refuse(status, id, p, why);
         };
-        if (!is_cpu(p.device))
-            refuse_it(DDP_ERROR_UNSUPPORTED,
-                      "is on a device; optimizers step parameters on the CPU only");
+        if (const char* why = method_->why_not_on_devices(); why && !is_cpu(p.device))
+            refuse_it(DDP_ERROR_UNSUPPORTED, why);
         if (p.sparse || p.factored)
             refuse_it(DDP_ERROR_UNSUPPORTED,
                       "has a sparse or factored gradient, which optimizers do not read");
@@ -117,9 +122,15 @@ void Optimizer::set(std::int32_t param, const std::string& key, double value) {
         one.set(key, value, stepped_ || inside());
         method_->check(one);
     }
-    for (OwnPiece& piece : pieces_)
-        if (const std::int32_t id = piece.range().param; param == -1 || param == id)
-            method_->add_arrays(piece, changed[static_cast<std::size_t>(param == -1 ? id : 0)]);
+    bool more = false;
+    for (OwnPiece& piece : pieces_) {
+        const std::int32_t id = piece.range().param;
+        if (param != -1 && param != id) continue;
+        const std::size_t before = piece.arrays().size();
+        method_->add_arrays(piece, changed[static_cast<std::size_t>(param == -1 ? id : 0)]);
+        more = more || piece.arrays().size() > before;
+    }
+    if (more) context_.model().streams.leave();  // the program may load them
     std::copy(changed.begin(), changed.end(), begin);
     if (const std::shared_ptr<const double> scale = inside_.lock()) step_inside(*scale);
 }
@@ -158,7 +169,8 @@ std::vector<Update> Optimizer::updates(double scale) {
             static_cast<const std::byte*>(p.grad ? p.grad : parts.layout->view(param));
         const std::size_t before = static_cast<std::size_t>(piece.range().first);
         all.push_back({piece, gradient + before * dtype_size(p.gradient.dtype),
-                       settings_[static_cast<std::size_t>(param)], scale});
+                       settings_[static_cast<std::size_t>(param)], scale,
+                       piece.stream() ? on_devices_.get() : nullptr});
     }
     return all;
 }
@@ -181,14 +193,19 @@ void Optimizer::step(double scale) {
         for (OwnPiece& piece : pieces_) all_do.add(static_cast<std::uint64_t>(piece.steps()));
     const std::uint64_t how = all_do.value();
     std::vector<Update> all = updates(scale);
+    const StreamScope order(c.model().streams);
     c.committed().results().apply_means(how);
     torn_ = stepped_ = true;
     for (Update& update : all) {
         ++update.piece.steps();
         if (method_->measures()) method_->measure(update);
     }
-    if (method_->measures()) add_norms_of_others(all, how);
+    if (method_->measures()) {
+        bring_norms_of_devices();
+        add_norms_of_others(all, how);
+    }
     for (Update& update : all) method_->step(update);
+    if (on_devices_) on_devices_->launch();
     torn_ = false;
 }
 
@@ -234,11 +251,17 @@ void Optimizer::update_inside(const std::vector<const ddp_piece*>& pieces, doubl
         if (own == pieces_.end() || !same(own->range(), *given))
             throw Error(ErrorInfo{DDP_ERROR_INVALID_STATE, kOtherPieces, -1, given->param});
         Update update{*own, given->gradient, settings_[static_cast<std::size_t>(given->param)],
-                      scale};
+                      scale, nullptr};
         ++own->steps();
         if (method_->measures()) method_->measure(update);
         method_->step(update);
     }
+}
+
+void Optimizer::bring_norms_of_devices() {
+    if (!on_devices_) return;
+    on_devices_->launch();
+    on_devices_->bring_norms();
 }
 
 // For the parameters whose elements several ranks own. Sums of digits are exact.
@@ -275,8 +298,8 @@ std::vector<Optimizer::State> Optimizer::states() {
         const ShardPiece& range = piece.range();
         for (const OwnPiece::Array& array : piece.arrays())
             all.push_back({array.name, range.param, piece.dtype(), range.first, range.count,
-                           array.numbers.get()});
-        all.push_back({"step", range.param, DDP_I64, 0, 1, &piece.steps()});
+                           array.numbers.get(), piece.param().device});
+        all.push_back({"step", range.param, DDP_I64, 0, 1, &piece.steps(), {}});
     }
     return all;
 }

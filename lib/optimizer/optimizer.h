@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/context.h"
+#include "optimizer/device_updates.h"
 #include "optimizer/methods.h"
 #include "optimizer/own_piece.h"
 #include "optimizer/settings.h"
@@ -34,6 +35,7 @@ public:
         ddp_dtype dtype;
         std::int64_t first, count;
         void* data;
+        ddp_device device;
     };
     // The states of all pieces, one after another.
     std::vector<State> states();
@@ -49,6 +51,7 @@ private:
     bool inside() const { return !inside_.expired(); }
     void update_inside(const std::vector<const ddp_piece*>& pieces, double scale);
     std::vector<Update> updates(double scale);
+    void bring_norms_of_devices();
     void add_norms_of_others(std::vector<Update>& updates, std::uint64_t how);
 
     std::weak_ptr<const void> life_;  // of the context
@@ -58,8 +61,9 @@ private:
     std::vector<Settings> settings_;  // of each parameter
     std::vector<OwnPiece> pieces_;
     std::weak_ptr<const double> inside_;  // the scale, while the context steps this optimizer
-    bool stepped_ = false;                // once
-    bool torn_ = false;                   // a step has begun and not ended
+    std::unique_ptr<DeviceUpdates> on_devices_;  // null: all are on the CPU
+    bool stepped_ = false;                       // once
+    bool torn_ = false;                          // a step has begun and not ended
 };
 
 }  // namespace libddp

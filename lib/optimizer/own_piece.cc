@@ -1,6 +1,7 @@
 #include "optimizer/own_piece.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 
 #include "kernels/arithmetic.h"
@@ -8,24 +9,32 @@
 
 namespace libddp {
 
-OwnPiece::OwnPiece(const Param& param, const ShardPiece& range)
-    : param_(&param), range_(range), dtype_(compute_dtype(param.dtype)) {
+OwnPiece::OwnPiece(const Param& param, const ShardPiece& range, StreamPtr stream)
+    : param_(&param),
+      range_(range),
+      stream_(std::move(stream)),
+      dtype_(compute_dtype(param.dtype)) {
     if (param.dtype != dtype_) add_array(kMaster);
 }
 
-// The system gives zeros that cost nothing until somebody writes there: a parameter that is never
-// updated has no state.
+// On the CPU the system gives zeros that cost nothing until somebody writes there: a parameter that is
+// never updated has no state.
 void OwnPiece::add_array(const char* name) {
     if (std::any_of(arrays_.begin(), arrays_.end(),
                     [name](const Array& a) { return std::strcmp(a.name, name) == 0; }))
         return;
+    const std::size_t bytes = count() * dtype_size(dtype_);
+    if (stream_) {
+        arrays_.push_back({name, stream_->allocate(bytes)});
+        return;
+    }
     void* const numbers = std::calloc(count(), dtype_size(dtype_));
     if (!numbers)
-        throw CallError({DDP_ERROR_OUT_OF_MEMORY,
-                         str("no memory for ", count() * dtype_size(dtype_), " bytes of ", name,
-                             " of '", param_->name, "'"),
-                         -1, range_.param});
-    arrays_.push_back({name, {numbers, &std::free}});
+        throw CallError(
+            {DDP_ERROR_OUT_OF_MEMORY,
+             str("no memory for ", bytes, " bytes of ", name, " of '", param_->name, "'"), -1,
+             range_.param});
+    arrays_.push_back({name, std::shared_ptr<void>(numbers, &std::free)});
 }
 
 void* OwnPiece::array(std::string_view name, std::size_t first) const {

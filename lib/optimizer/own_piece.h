@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <memory>
 #include <string_view>
 #include <utility>
@@ -12,6 +11,7 @@
 
 #include "core/param_table.h"
 #include "core/shards.h"
+#include "device/stream.h"
 #include "kernels/dtype.h"
 
 namespace libddp {
@@ -21,14 +21,16 @@ public:
     // Numbers for each element, or one for all of them.
     struct Array {
         const char* name;
-        std::unique_ptr<void, decltype(&std::free)> numbers;
+        std::shared_ptr<void> numbers;
     };
 
-    // The parameter must outlive it. Values of f16 and bf16 have a master.
-    OwnPiece(const Param& param, const ShardPiece& range);
+    // The parameter must outlive it. Values of f16 and bf16 have a master. stream: in whose order a
+    // device steps the piece, and has its arrays; null on the CPU.
+    OwnPiece(const Param& param, const ShardPiece& range, StreamPtr stream);
 
     const Param& param() const { return *param_; }
     const ShardPiece& range() const { return range_; }
+    const StreamPtr& stream() const { return stream_; }
     std::size_t count() const { return static_cast<std::size_t>(range_.count); }
     // The type of the state, and that in which updates are computed.
     ddp_dtype dtype() const { return dtype_; }
@@ -37,10 +39,11 @@ public:
     const std::vector<Array>& arrays() const { return arrays_; }
     // Zeros, unless there is one.
     void add_array(const char* name);
-    // Numbers from element `first` of the piece on.
+    // Numbers from element `first` of the piece on; null if there is no such array.
     void* array(std::string_view name, std::size_t first) const;
+    std::byte* value(std::size_t first) const;
 
-    // Calls body(values, gradients, first, count) for elements of the piece, one block after
+    // On the CPU. Calls body(values, gradients, first, count) for elements of the piece, one block after
     // another; both are numbers of dtype(), and the values may be changed. gradient: of the piece's
     // first element; null if body wants none.
     template <class Body>
@@ -56,22 +59,21 @@ public:
 
     // Most elements of a block: few enough for the L1 cache.
     static constexpr std::size_t kBlock = 1024;
-
-private:
     static constexpr const char* kMaster = "master";
 
+private:
     struct Block {
         void* values = nullptr;
         const void* gradients = nullptr;
         alignas(64) std::byte converted[kBlock * sizeof(double)];
     };
 
-    std::byte* value(std::size_t first) const;
     void read(Block& block, const void* gradient, std::size_t first, std::size_t n) const;
     void write(const Block& block, std::size_t first, std::size_t n) const;
 
     const Param* param_;
     ShardPiece range_;
+    StreamPtr stream_;
     ddp_dtype dtype_;
     std::int64_t steps_ = 0;
     std::vector<Array> arrays_;

@@ -163,7 +163,7 @@ FIELD(ddp_tensor, device, 40);
 FIELD(ddp_tensor, param, 48);
 FIELD(ddp_tensor, reserved0, 52);
 
-SIZE(ddp_optimizer_state, 48);
+SIZE(ddp_optimizer_state, 56);
 FIELD(ddp_optimizer_state, struct_size, 0);
 FIELD(ddp_optimizer_state, param, 8);
 FIELD(ddp_optimizer_state, dtype, 12);
@@ -171,6 +171,7 @@ FIELD(ddp_optimizer_state, first, 16);
 FIELD(ddp_optimizer_state, count, 24);
 FIELD(ddp_optimizer_state, name, 32);
 FIELD(ddp_optimizer_state, data, 40);
+FIELD(ddp_optimizer_state, device, 48);
 
 SIZE(ddp_piece, 48);
 FIELD(ddp_piece, struct_size, 0);

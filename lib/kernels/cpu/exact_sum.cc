@@ -33,24 +33,14 @@ void ExactSum::add_squares_of(const T* numbers, std::size_t count) {
     }
 }
 
-// The number is mantissa * 2^(exponent - 1075).
 void ExactSum::add(double number) {
-    const auto bits = std::bit_cast<std::uint64_t>(number);
-    std::uint64_t exponent = bits >> 52 & 0x7ff, mantissa = bits & ((1ull << 52) - 1);
-    if (exponent == 0x7ff) {
+    const Addend addend = addend_of(std::bit_cast<std::uint64_t>(number));
+    if (addend.first == kNonfinite) {
         ++digits_[kNonfinite];
         return;
     }
-    if (exponent == 0)
-        exponent = 1;
-    else
-        mantissa |= 1ull << 52;
-    const std::uint64_t shift = exponent % kDigitBits;
-    const std::uint64_t low = (mantissa & kDigitMask) << shift, high = mantissa >> 32 << shift;
-    std::int64_t* const at = digits_.data() + exponent / kDigitBits;
-    at[0] += static_cast<std::int64_t>(low & kDigitMask);
-    at[1] += static_cast<std::int64_t>((low >> 32) + (high & kDigitMask));
-    at[2] += static_cast<std::int64_t>(high >> 32);
+    for (std::size_t i = 0; i < 3; ++i)
+        digits_[addend.first + i] += static_cast<std::int64_t>(addend.digits[i]);
     if (++added_ == kMostAdded) carry();
 }
 

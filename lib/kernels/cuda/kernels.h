@@ -26,6 +26,7 @@ void reduce(void* out, const void* const* inputs, std::size_t input_count, std::
 void preload_transfer();
 void preload_reduce();
 void preload_norms();
+void preload_updates();
 
 // As device_kernels.h says.
 void low_rank(ddp_low_rank_op op, const ddp_low_rank* items, std::size_t count, ddp_dtype dtype,
@@ -37,6 +38,8 @@ void leave_out(const ddp_doubt* items, std::size_t count, ddp_dtype dtype,
 void spoil(void* memory, std::size_t bytes, const std::uint32_t* spoiled, cudaStream_t stream);
 void norm_terms(const ddp_norm_item* items, std::size_t count, ddp_dtype dtype, ddp_norm_kind kind,
                 void* scratch, cudaStream_t stream);
+void update(ddp_update_op op, const ddp_update* items, std::size_t count, ddp_dtype values,
+            ddp_dtype gradients, cudaStream_t stream);
 void encode(const ddp_codec_batch& batch, cudaStream_t stream);
 void decode(const ddp_codec_batch& batch, double scale, cudaStream_t stream);
 

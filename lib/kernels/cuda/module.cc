@@ -18,6 +18,7 @@ ddp_status prepare(std::int32_t device, ddp_device_failure* failure) {
         preload_transfer();
         preload_reduce();
         preload_norms();
+        preload_updates();
         done.insert(device);
     });
 }
@@ -71,6 +72,13 @@ ddp_status norm_terms_on(std::int32_t device, void* stream, const ddp_norm_item*
                       [&] { norm_terms(items, count, dtype, kind, scratch, stream_of(stream)); });
 }
 
+ddp_status update_on(std::int32_t device, void* stream, ddp_update_op op, const ddp_update* items,
+                     std::size_t count, ddp_dtype values, ddp_dtype gradients,
+                     ddp_device_failure* failure) {
+    return guarded_on(device, failure,
+                      [&] { update(op, items, count, values, gradients, stream_of(stream)); });
+}
+
 std::size_t encode_scratch(const ddp_codec_batch* batch) {
     return codec_scratch(*batch);
 }
@@ -98,6 +106,7 @@ constexpr ddp_device_kernels kKernels = {
     leave_out_on,
     spoil_on,
     norm_terms_on,
+    update_on,
 };
 
 }  // namespace

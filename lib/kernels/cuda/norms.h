@@ -51,7 +51,7 @@ LIBDDP_EVERYWHERE double magnitude(double x) {
 template <class T>
 LIBDDP_EVERYWHERE double magnitude(Complex<T> z) {
     const double re = z.re, im = z.im;
-    return sqrt(re * re + im * im);
+    return std::sqrt(re * re + im * im);
 }
 
 struct NormMagnitudes {

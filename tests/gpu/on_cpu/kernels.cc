@@ -10,12 +10,14 @@
 #include "kernels/cuda/norms.h"
 #include "kernels/cuda/reduction.h"
 #include "kernels/cuda/tables.h"
+#include "kernels/cuda/updates.h"
 
 namespace libddp::cuda {
 
 void preload_transfer() {}
 void preload_reduce() {}
 void preload_norms() {}
+void preload_updates() {}
 
 void transfer(const ddp_segment* segments, std::size_t count, ddp_dtype src_dtype,
               ddp_dtype dst_dtype, double scale, cudaStream_t stream) {
@@ -110,6 +112,23 @@ void norm_terms(const ddp_norm_item* items, std::size_t count, ddp_dtype dtype, 
                         sum_norm_parts<Kind, Format>(threads, shared, table, block);
                     for (std::int32_t row = 0; row < table.rows; ++row)
                         sum_norm_row<Kind>(threads, shared, table, static_cast<std::uint32_t>(row));
+                });
+            });
+        });
+    });
+}
+
+void update(ddp_update_op op, const ddp_update* items, std::size_t count, ddp_dtype values,
+            ddp_dtype gradients, cudaStream_t stream) {
+    with_update(op, values, gradients, [&](auto method, auto format) {
+        using Method = decltype(method);
+        using Format = decltype(format);
+        each_update_table(items, count, gradients, [&](const UpdateTable& table) {
+            on_cpu::stream_of(stream).enqueue([table] {
+                UpdateShared shared;
+                on_cpu::play_block(1, [&](const on_cpu::BlockThreads& threads) {
+                    for (std::uint64_t block = 0; block < table.chunks; ++block)
+                        update_block<Method, Format>(threads, shared, table, block);
                 });
             });
         });

@@ -426,6 +426,7 @@ extern "C" __attribute__((visibility("default"))) const ddp_device_kernels* ddp_
                                                fake::thin,
                                                fake::leave_out,
                                                spoil,
-                                               fake::norm_terms};
+                                               fake::norm_terms,
+                                               fake::update};
     return &kernels;
 }
