@@ -172,6 +172,11 @@ public:
         detail::call(ddp_clip_grad_norm, get(), norm, max_norm, &value);
         return value;
     }
+    double clip_factor(std::int32_t norm, double max_norm) {
+        double factor = 0;
+        detail::call(ddp_clip_factor, get(), norm, max_norm, &factor);
+        return factor;
+    }
 
     void set_owner(ddp_param param, ddp_owner owner, double cost = 0) {
         detail::call(ddp_set_owner, get(), param, owner, cost);

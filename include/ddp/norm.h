@@ -27,11 +27,11 @@
  * With DDP_CONTEXT_SKIP_NONFINITE they travel with the agreement of check.h instead of one byte.
  * Without shards nothing is sent.
  *
- * NAN AND INFINITY make the norm NaN or infinite, on all ranks. Only ddp_clip_grad_norm refuses
- * them. With a flag of check.h the step has failed before.
+ * NAN AND INFINITY make the norm NaN or infinite, on all ranks. Only ddp_clip_grad_norm and
+ * ddp_clip_factor refuse them. With a flag of check.h the step has failed before.
  *
- * A FACTOR for an optimizer that multiplies gradients by one itself is min(1, max_norm / (value +
- * 1e-6)); then ddp_clip_grad_norm is not needed, nor its pass over the gradients.
+ * AN OPTIMIZER that multiplies gradients by a number itself (ddp_optimizer_step) takes that of
+ * ddp_clip_factor. That saves ddp_clip_grad_norm its pass over the gradients.
  *
  * ON DEVICES kernels count the terms in the order of the context's streams, with the bits of the
  * CPU. The host does not wait for them before ddp_grad_norm or ddp_clip_grad_norm asks, except with
@@ -78,6 +78,12 @@ DDP_API ddp_status ddp_grad_norm(ddp_context* context, int32_t norm, double* val
  * alike on all ranks. Callbacks: no. */
 DDP_API ddp_status ddp_clip_grad_norm(ddp_context* context, int32_t norm, double max_norm,
                                       double* value, ddp_error** error);
+
+/* value: the number by which ddp_clip_grad_norm would multiply. Changes nothing. Errors: as of
+ * ddp_clip_grad_norm. Threads: one, between steps. Blocks: no. Collective: no, but alike on all
+ * ranks. Callbacks: no. */
+DDP_API ddp_status ddp_clip_factor(ddp_context* context, int32_t norm, double max_norm,
+                                   double* value, ddp_error** error);
 
 DDP_EXTERN_C_END
 

@@ -29,6 +29,12 @@ Norms& norms_of(Context& context) {
     return *norms;
 }
 
+void require_max_norm(double max_norm) {
+    if (!(max_norm >= 0))
+        fail_call(DDP_ERROR_INVALID_ARGUMENT, "max_norm is ", max_norm,
+                  "; it must not be negative");
+}
+
 }  // namespace
 
 ddp_status ddp_track_grad_norm(ddp_context* context, double p, const ddp_param* params,
@@ -61,10 +67,18 @@ ddp_status ddp_clip_grad_norm(ddp_context* context, int32_t norm, double max_nor
                               ddp_error** error) {
     return guard(error, "ddp_clip_grad_norm", [&] {
         Context& c = context_of(context);
-        if (!(max_norm >= 0))
-            fail_call(DDP_ERROR_INVALID_ARGUMENT, "max_norm is ", max_norm,
-                      "; it must not be negative");
+        require_max_norm(max_norm);
         const double before = norms_of(c).clip(norm, max_norm);
         if (value) *value = before;
+    });
+}
+
+ddp_status ddp_clip_factor(ddp_context* context, int32_t norm, double max_norm, double* value,
+                           ddp_error** error) {
+    return guard(error, "ddp_clip_factor", [&] {
+        Context& c = context_of(context);
+        require_max_norm(max_norm);
+        require(value, "value");
+        *value = norms_of(c).clip_factor(norm, max_norm);
     });
 }

@@ -254,11 +254,9 @@ void Norms::refuse_nonfinite(std::int32_t norm, double value) const {
                      -1, param});
 }
 
-double Norms::clip(std::int32_t norm, double max_norm) {
-    const std::vector<std::int32_t>& params = require(norm).params;
-    ReducerParts& parts = *ended_.load(std::memory_order_relaxed);
+double Norms::clip_factor(std::int32_t norm, double max_norm) {
     const double result = value(norm);
-    for (const std::int32_t id : params)
+    for (const std::int32_t id : require(norm).params)
         if (clipped_[static_cast<std::size_t>(id)] != 0)
             throw CallError({DDP_ERROR_INVALID_STATE,
                              str("the gradient of '", model_.table[id].name,
@@ -266,9 +264,15 @@ double Norms::clip(std::int32_t norm, double max_norm) {
                                  "norm counts"),
                              -1, id});
     refuse_nonfinite(norm, result);
+    return std::min(1.0, max_norm / (result + 1e-6));
+}
+
+double Norms::clip(std::int32_t norm, double max_norm) {
+    const double factor = clip_factor(norm, max_norm), result = value(norm);
+    const std::vector<std::int32_t>& params = require(norm).params;
+    ReducerParts& parts = *ended_.load(std::memory_order_relaxed);
     const StreamScope order(model_.streams);
     for (const std::int32_t id : params) clipped_[static_cast<std::size_t>(id)] = 1;
-    const double factor = std::min(1.0, max_norm / (result + 1e-6));
     if (factor == 1) return result;
     Scaling scaling(parts, factor);
     const auto counts = [&](std::int32_t id) {

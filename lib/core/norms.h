@@ -33,7 +33,9 @@ public:
 
     // The norm of the last step. Between steps. Waits for devices.
     double value(std::int32_t norm);
-    // Multiplies the gradients that the norm counts. Returns value().
+    // Throws if gradients are clipped already, or the norm is not finite.
+    double clip_factor(std::int32_t norm, double max_norm);
+    // Multiplies the gradients that the norm counts by it. Returns value().
     double clip(std::int32_t norm, double max_norm);
 
     void on_begin(ReducerParts&) override { ended_.store(nullptr, std::memory_order_relaxed); }

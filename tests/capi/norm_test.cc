@@ -366,7 +366,11 @@ TEST(Norm, ClipsAsPyTorchDoes) {
                 EXPECT_NEAR(model.context.clip_grad_norm(model.norm, 1e9), norm, 1e-9);
                 holds({2, 2, 2});
                 model.step(2);
+                EXPECT_EQ(model.context.clip_factor(model.norm, 1e9), 1);
+                EXPECT_NEAR(model.context.clip_factor(model.norm, 10), 10 / (norm + 1e-6), 1e-12);
                 EXPECT_NEAR(model.context.clip_grad_norm(model.norm, 10), norm, 1e-9);
+                EXPECT_THAT(message_of([&] { model.context.clip_factor(model.norm, 10); }),
+                            HasSubstr("'p0' was clipped in this step already"));
                 EXPECT_THAT(message_of([&] { model.context.clip_grad_norm(model.norm, 10); }),
                             HasSubstr("'p0' was clipped in this step already"));
                 EXPECT_THAT(message_of([&] { model.context.clip_grad_norm(middle, 10); }),
@@ -399,6 +403,8 @@ TEST(Norm, ClippingANormThatIsNotFiniteNamesAParameterEverywhere) {
             EXPECT_THAT(error.what(), HasSubstr("norm 0 is nan; the first result that is not "
                                                 "finite, or too large for its squares, is that for "
                                                 "'p2'"));
+            EXPECT_THAT(message_of([&] { model.context.clip_factor(model.norm, 1); }),
+                        HasSubstr("norm 0 is nan"));
             if (shard) model.context.publish();
             model.step(1);
             EXPECT_EQ(model.value(), std::sqrt(1503.0));

@@ -23,3 +23,12 @@ an error on all ranks, and nothing is clipped.
 """
 clip_grad_norm!(ctx::Context, norm::Integer, max_norm::Real) =
     number_from(LibDDP.ddp_clip_grad_norm, Float64, ctx.handle, Int32(norm), Float64(max_norm))
+
+"""
+    clip_factor(ctx, norm, max_norm)
+
+The number by which `clip_grad_norm!` would multiply, for `step!(optimizer; scale)`, which saves a pass over the gradients. Changes nothing.
+The errors are those of `clip_grad_norm!`.
+"""
+clip_factor(ctx::Context, norm::Integer, max_norm::Real) =
+    number_from(LibDDP.ddp_clip_factor, Float64, ctx.handle, Int32(norm), Float64(max_norm))

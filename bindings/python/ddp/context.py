@@ -273,6 +273,11 @@ class Context(DeviceMethods, HookMethods, ShardMethods):
         Returns the norm before. One that is not finite raises NonfiniteError on all ranks, and nothing is clipped."""
         return _ddp.ddp_clip_grad_norm(self._handle, norm, max_norm)
 
+    def clip_factor(self, norm: int, max_norm: float) -> float:
+        """The number by which clip_grad_norm would multiply, for Optimizer.step(scale), which saves a pass over the gradients. Changes
+        nothing. Raises the errors of clip_grad_norm."""
+        return _ddp.ddp_clip_factor(self._handle, norm, max_norm)
+
     # WHO TAKES PART
 
     def mark_unused(self, params: Iterable[int]) -> None:

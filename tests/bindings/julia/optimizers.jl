@@ -144,6 +144,7 @@ end
             @test grad_norm(ctx, norms[1]) ≈ total rtol = 1e-6
             @test grad_norm(ctx, norms[2]) ≈ maximum(means) rtol = 1e-6
             @test grad_norm(ctx, norms[3]) ≈ sum(Float64.(means)) rtol = 1e-6
+            @test clip_factor(ctx, norms[1], 10) ≈ min(1, 10 / (grad_norm(ctx, norms[1]) + 1e-6))
             @test clip_grad_norm!(ctx, norms[1], 10) == grad_norm(ctx, norms[1])
             step!(optimizer)
             shard && publish!(ctx)

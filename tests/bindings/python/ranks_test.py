@@ -78,6 +78,7 @@ class Ranks(unittest.TestCase):
             self.assertAlmostEqual(ctx.grad_norm(norms[0]) / total, 1, 6)
             self.assertAlmostEqual(ctx.grad_norm(norms[1]) / (2 * mean.max()), 1, 6)
             self.assertAlmostEqual(ctx.grad_norm(norms[2]) / mean.sum(), 1, 6)
+            self.assertAlmostEqual(ctx.clip_factor(norms[0], 1), min(1, 1 / (ctx.grad_norm(norms[0]) + 1e-6)))
             self.assertEqual(ctx.clip_grad_norm(norms[0], 1), ctx.grad_norm(norms[0]))
             np.testing.assert_allclose(grads[1], 2 * mean / (total + 1e-6), rtol=1e-5)
         ctx.step_begin()

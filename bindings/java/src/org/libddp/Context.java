@@ -586,6 +586,19 @@ public final class Context extends Hooks implements AutoCloseable {
     }
 
     /**
+     * {@return the number by which clipGradNorm would multiply, for {@link Optimizer#step(double)}}
+     * That saves a pass over the gradients. Nothing changes. It throws what clipGradNorm throws.
+     *
+     * @param norm of trackGradNorm
+     * @param maxNorm not negative
+     */
+    public double clipFactor(int norm, double maxNorm) {
+        double[] factor = new double[1];
+        ddp.ddp_clip_factor(handle, norm, maxNorm, factor);
+        return factor[0];
+    }
+
+    /**
      * The reduced gradient of a sparse parameter: copies of its rows.
      *
      * @param indices the numbers of the rows, of I64, ascending, each once

@@ -264,6 +264,8 @@ class OptimizerTest {
                     assertEquals(sum, ctx.gradNorm(magnitudes), 1e-6 * sum);
                     raises(DdpException.InvalidArgument.class, "max_norm",
                             () -> ctx.clipGradNorm(all, -1));
+                    assertEquals(Math.min(1, 10 / (ctx.gradNorm(all) + 1e-6)),
+                            ctx.clipFactor(all, 10), 1e-12);
                     assertEquals(ctx.gradNorm(all), ctx.clipGradNorm(all, 10));
                     optimizer.step();
                     if (shard) {
