@@ -62,8 +62,8 @@ DDP_API ddp_status ddp_param_used(ddp_context* context, ddp_param param, int32_t
  *
  * Errors: UNEVEN_INPUTS (with STOP_AT_FIRST_JOIN, here and from the other ranks' ddp_step_begin;
  * the context stays usable), INVALID_STATE (no DDP_CONTEXT_JOIN; during a step; with
- * DDP_CONTEXT_SHARD no updates in the step), or the group's error. Threads: one. Blocks: until all joined, each exchange at most the group's timeout.
- * Collective: yes. Callbacks: no. */
+ * DDP_CONTEXT_SHARD no updates in the step), or the group's error. Threads: one. Blocks: until all
+ * joined, each exchange at most the group's timeout. Collective: yes. Callbacks: no. */
 DDP_API ddp_status ddp_join(ddp_context* context, ddp_error** error);
 
 DDP_EXTERN_C_END

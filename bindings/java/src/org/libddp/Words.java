@@ -167,9 +167,9 @@ final class Words {
                 "piece_get", "Context.pieces", "piece_count", "Context.pieces", "optimizer_create",
                 "Optimizer", "optimizer_free", "Optimizer.close", "optimizer_set", "Optimizer.set",
                 "optimizer_step", "Optimizer.step", "optimizer_in_step", "Optimizer.inStep",
-                "optimizer_state_count", "Optimizer.state",
-                "optimizer_state_get", "Optimizer.state", "shard_array", "ShardArray", "shard_save",
-                "Context.saveShards", "shard_load", "Context.loadShards"};
+                "optimizer_state_count", "Optimizer.state", "optimizer_state_get",
+                "Optimizer.state", "shard_array", "ShardArray", "shard_save", "Context.saveShards",
+                "shard_load", "Context.loadShards"};
         for (int i = 0; i < pairs.length; i += 2) made.put("ddp_" + pairs[i], pairs[i + 1]);
         return Map.copyOf(made);
     }
