@@ -67,6 +67,28 @@
  * grow even when a job begins anew. etcd and file stores keep the last fence. A new tcp store
  * begins with the time of day in milliseconds, so setting the clock back can make a fence smaller.
  *
+ * SHARDS. With DDP_CONTEXT_SHARD (shard.h) each rank has optimizer state that no other rank has. So
+ * the program says where the state of a step is kept, and after each change of the roster all ranks
+ * go back to the last step that was kept:
+ *
+ *     ddp_elastic_begin(elastic, &now, &error);
+ *     if (now.changed) {
+ *         for each piece (shard.h): make its state;  ddp_shard_array(ctx, "m", piece.param, ...)
+ *         ddp_elastic_recall_shards(elastic, ctx, &found, &error);
+ *         if (!found) {             a new job; after INVALID_STATE: neighbours were lost together
+ *             ddp_shard_load; or values and state as at first, and ddp_publish;
+ *             ddp_shard_array for each array;
+ *             ddp_elastic_keep_shards(elastic, ctx, step, DDP_KEEP_AT_NEIGHBOUR, &error);
+ *         }
+ *     }
+ *     gradients; ddp_finalize; optimizer; ddp_publish;
+ *     ddp_elastic_commit(elastic, &error);
+ *     ddp_shard_array for each array;               after each step, or each tenth
+ *     ddp_elastic_keep_shards(elastic, ctx, now.step + 1, DDP_KEEP_AT_NEIGHBOUR, &error);
+ *
+ * The job has that context only, and no averager. Ranks join and leave right after
+ * ddp_elastic_keep_shards. Buffers and added states go back with the shards.
+ *
  * THE STORE must outlive all ranks: etcd, one that another process runs (ddp_store_create), or a
  * file. Its end is the end of the job.
  *
@@ -218,11 +240,63 @@ DDP_API ddp_status ddp_elastic_commit(ddp_elastic* elastic, ddp_error** error);
  * no. Callbacks: no. */
 DDP_API ddp_status ddp_elastic_confirm_member(ddp_elastic* elastic, ddp_error** error);
 
+/* Where the state of a step is kept. */
+typedef int32_t ddp_keep;
+enum {
+    /* In the memory of this rank, and in that of a neighbour: one other rank, or two, on another
+     * host unless a host has more than half of the ranks. */
+    DDP_KEEP_AT_NEIGHBOUR = 0,
+    /* Nowhere: the program has saved it (ddp_shard_save), and loads it after a change of the
+     * roster. Only the number of the step, buffers and added states are kept. */
+    DDP_KEEP_IN_CHECKPOINT = 1
+};
+
+/* Keeps what the arrays hold that ddp_shard_array has named (shard_state.h), the values of this
+ * rank's pieces, buffers and added states: the state after `step` steps. From then on a change of
+ * the roster takes the job back to this step. The state of the communication hook does not go back.
+ * Ranks name arrays as for ddp_shard_save, without values: all ranks together name the elements of
+ * each parameter's state from 0 on, each once.
+ *
+ * Called after ddp_elastic_commit, with the number of steps that the job has applied. Or right
+ * after ddp_elastic_begin, if the roster has changed and ddp_elastic_recall_shards has found
+ * nothing, with the step that the program has loaded, or 0: the step that has begun is then this
+ * one. No step begins before that.
+ *
+ * With DDP_KEEP_AT_NEIGHBOUR each rank sends its arrays and values once, to one rank, or to two. It
+ * holds two steps, each with its own arrays and its neighbour's: 4 times their size, and 6 times on
+ * three ranks of an odd world. All of it survives the loss of any one rank, and of several of which
+ * no two are neighbours, until ddp_elastic_recall_shards has returned. After an error the step
+ * before is still kept: call ddp_elastic_begin if the group is broken.
+ *
+ * Errors: MISMATCH (ranks keep different steps, or not equally many; elements twice, or missing;
+ * replicated elements differ), INVALID_ARGUMENT (step is not what the job has applied; an array is
+ * called "value"), INVALID_STATE (a step has begun, or unsynced ones wait; ranks have different
+ * values; the context is not the job's), OUT_OF_MEMORY, or what broke the group. Threads: one.
+ * Blocks: for all ranks, at most the group's timeout for each exchange. Collective: yes. Callbacks:
+ * no. */
+DDP_API ddp_status ddp_elastic_keep_shards(ddp_elastic* elastic, ddp_context* context, int64_t step,
+                                           ddp_keep where, ddp_error** error);
+
+/* After a change of the roster: fills the arrays that ddp_shard_array has named, with what the
+ * ranks have kept of step ddp_elastic_step.step, and all values on every rank. Ranks name the
+ * arrays of their new pieces. Then it keeps them as ddp_elastic_keep_shards does. *found: 1, or 0
+ * if nothing was kept in memory: the job is new, or the step is in a checkpoint
+ * (DDP_KEEP_IN_CHECKPOINT); arrays and values are as before then. Every rank receives all arrays
+ * and values once, in pieces of 16 MiB.
+ *
+ * Errors: INVALID_STATE (neighbours were lost together: names elements that no rank has; the roster
+ * is the same since the last call), MISMATCH (an array was kept with another dtype, or not at all),
+ * and those of ddp_elastic_keep_shards. After an error arrays and values may be old, new or both.
+ * Threads: one. Blocks: as ddp_elastic_keep_shards. Collective: yes. Callbacks: no. */
+DDP_API ddp_status ddp_elastic_recall_shards(ddp_elastic* elastic, ddp_context* context,
+                                             int32_t* found, ddp_error** error);
+
 /* Announces that this rank will leave, when a notice of preemption comes, for example. Go on with
  * steps until ddp_elastic_begin says `leaving`: mostly in the third step from now, with an averager
- * after an outer step, with unsynced steps after a synced one. So no step is lost, here or
- * elsewhere. Errors: INVALID_STATE (before the first ddp_elastic_begin), or the store's. Threads:
- * one. Blocks: for the store. Collective: no. Callbacks: no. */
+ * after an outer step, with unsynced steps after a synced one, with shards after
+ * ddp_elastic_keep_shards. So no step is lost, here or elsewhere. Errors: INVALID_STATE (before the
+ * first ddp_elastic_begin), or the store's. Threads: one. Blocks: for the store. Collective: no.
+ * Callbacks: no. */
 DDP_API ddp_status ddp_elastic_announce_leave(ddp_elastic* elastic, ddp_error** error);
 
 /* Leaves between two steps. The others go on at once. If it was not announced, they may have to do

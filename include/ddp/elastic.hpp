@@ -52,6 +52,15 @@ public:
     }
     void commit() { detail::call(ddp_elastic_commit, get()); }
     void confirm_member() { detail::call(ddp_elastic_confirm_member, get()); }
+    /* Shards; arrays are named by Context::add_shard_array. */
+    void keep_shards(Context& context, std::int64_t step, ddp_keep where = DDP_KEEP_AT_NEIGHBOUR) {
+        detail::call(ddp_elastic_keep_shards, get(), context.get(), step, where);
+    }
+    bool recall_shards(Context& context) {
+        std::int32_t found = 0;
+        detail::call(ddp_elastic_recall_shards, get(), context.get(), &found);
+        return found != 0;
+    }
     void announce_leave() { detail::call(ddp_elastic_announce_leave, get()); }
     void leave() { detail::call(ddp_elastic_leave, get()); }
 };

@@ -27,13 +27,15 @@
  *
  * On devices ddp_publish reads the values in the order of the stream of ddp_set_stream.
  *
- * With DDP_CONTEXT_JOIN updates must run in the step (ddp_optimizer_in_step, ddp_set_update), since a
- * rank in ddp_join runs them too.
+ * With DDP_CONTEXT_JOIN updates must run in the step (ddp_optimizer_in_step, ddp_set_update), since
+ * a rank in ddp_join runs them too.
  *
- * Not with elastic jobs, sparse, factored and in-place parameters, hooks that do
- * not reduce over all ranks, and in graphs of devices.
+ * In an elastic job state moves with its elements (elastic.h, SHARDS).
  *
- * EXPERIMENTAL: state that moves with its elements, also in elastic jobs, will come.
+ * Not with sparse, factored and in-place parameters, hooks that do not reduce over all ranks, and
+ * in graphs of devices.
+ *
+ * EXPERIMENTAL: pieces may come to be cut otherwise.
  */
 #ifndef DDP_SHARD_H
 #define DDP_SHARD_H

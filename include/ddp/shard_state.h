@@ -34,14 +34,14 @@
 
 DDP_EXTERN_C_BEGIN
 
-/* Names an array for the next ddp_shard_save or ddp_shard_load. That forgets all of them, also if
- * it fails, and so does this call if it fails. key: such as "value" or "m"; UTF-8, without '/' and
- * '@'. first, count: which elements of the parameter. State that has fewer elements than its
- * parameter begins at 0. count 0: nothing. data: count elements in CPU memory, aligned to the
- * dtype. They are the caller's, and stay until then. replicated: ranks that name these elements
- * have the same bits, and the lowest saves them. Errors: INVALID_ARGUMENT (also for elements that
- * were named already), UNSUPPORTED (a value on a device). Threads: one. Blocks: no. Collective:
- * no. Callbacks: no. */
+/* Names an array for the next ddp_shard_save or ddp_shard_load, or ddp_elastic_keep_shards or
+ * ddp_elastic_recall_shards (elastic.h). That forgets all of them, also if it fails, and so does
+ * this call if it fails. key: such as "value" or "m"; UTF-8, without '/' and '@'. first, count:
+ * which elements of the parameter. State that has fewer elements than its parameter begins at 0.
+ * count 0: nothing. data: count elements in CPU memory, aligned to the dtype. They are the
+ * caller's, and stay until then. replicated: ranks that name these elements have the same bits,
+ * and the lowest saves them. Errors: INVALID_ARGUMENT (also for elements that were named already),
+ * UNSUPPORTED (a value on a device). Threads: one. Blocks: no. Collective: no. Callbacks: no. */
 DDP_API ddp_status ddp_shard_array(ddp_context* context, const char* key, ddp_param param,
                                    int64_t first, int64_t count, ddp_dtype dtype, void* data,
                                    int32_t replicated, ddp_error** error);

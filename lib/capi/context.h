@@ -1,6 +1,9 @@
 // Calls of a context.
 #pragma once
 
+#include <utility>
+#include <vector>
+
 #include "capi/guard.h"
 #include "core/context.h"
 
@@ -15,6 +18,12 @@ inline Context& between_steps(ddp_context* context) {
     Context& c = context_of(context);
     c.require_between_steps();
     return c;
+}
+
+// The arrays that the program has named for one call, and for no other: it frees their memory then.
+inline std::vector<StateArray> take_arrays(ddp_context* context) {
+    context_of(context);
+    return std::exchange(context->arrays, {});
 }
 
 // A committed context's reducer, for a gradient that has a place in a bucket.

@@ -2,6 +2,7 @@
 
 #include <memory>
 
+#include "capi/context.h"
 #include "capi/group_config.h"
 #include "capi/guard.h"
 #include "elastic/job.h"
@@ -129,6 +130,28 @@ ddp_status ddp_elastic_commit(ddp_elastic* elastic, ddp_error** error) {
 
 ddp_status ddp_elastic_confirm_member(ddp_elastic* elastic, ddp_error** error) {
     return guard(error, "ddp_elastic_confirm_member", [&] { job_of(elastic).confirm_member(); });
+}
+
+ddp_status ddp_elastic_keep_shards(ddp_elastic* elastic, ddp_context* context, int64_t step,
+                                   ddp_keep where, ddp_error** error) {
+    return guard(error, "ddp_elastic_keep_shards", [&] {
+        ElasticJob& job = job_of(elastic);
+        auto arrays = take_arrays(context);
+        if (where != DDP_KEEP_AT_NEIGHBOUR && where != DDP_KEEP_IN_CHECKPOINT)
+            fail_call(DDP_ERROR_INVALID_ARGUMENT, "where is ", where,
+                      "; it must be one of the constants of ddp_keep");
+        job.keep_shards(context->impl, std::move(arrays), step, where);
+    });
+}
+
+ddp_status ddp_elastic_recall_shards(ddp_elastic* elastic, ddp_context* context, int32_t* found,
+                                     ddp_error** error) {
+    return guard(error, "ddp_elastic_recall_shards", [&] {
+        ElasticJob& job = job_of(elastic);
+        const auto arrays = take_arrays(context);
+        require(found, "found");
+        *found = job.recall_shards(context->impl, arrays) ? 1 : 0;
+    });
 }
 
 ddp_status ddp_elastic_announce_leave(ddp_elastic* elastic, ddp_error** error) {

@@ -14,12 +14,6 @@ std::string folder_of(const char* folder) {
     return folder;
 }
 
-// The arrays that the program has named for this call, and for no other: it frees their memory then.
-std::vector<StateArray> take_arrays(ddp_context* context) {
-    context_of(context);
-    return std::exchange(context->arrays, {});
-}
-
 }  // namespace
 
 ddp_status ddp_shard_array(ddp_context* context, const char* key, ddp_param param, int64_t first,

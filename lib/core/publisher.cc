@@ -292,7 +292,7 @@ void Publisher::put(std::size_t bucket, std::shared_ptr<Parcel> parcel) {
 
 void Publisher::leave_group(ReducerParts& parts) {
     if (!parts.group->broken()) {
-        require_published(parts);
+        if (!held_) require_published(parts);
         try {
             finish(parts);
         } catch (const Error& error) {
@@ -327,7 +327,16 @@ void Publisher::let_go() {
         if (parcel->delivery) parcel->delivery->end();
 }
 
+void Publisher::hold(bool torn) {
+    held_ = true;
+    due_ = torn_ = torn;
+}
+
 void Publisher::require_published(const ReducerParts& parts) const {
+    if (held_)
+        parts.refuse_in_step(
+            "the roster has changed, and with it the pieces of each rank; call "
+            "ddp_elastic_recall_shards, or set their state and call ddp_elastic_keep_shards");
     if (torn_)
         parts.refuse_in_step(
             "the group broke while ranks had different values, so some are of the step that failed "

@@ -56,6 +56,11 @@ public:
     // torn() on any rank of it.
     void enter_group(ReducerParts& parts, bool differ);
 
+    // In an elastic job: no step begins until release(), because the values are to come from what
+    // ranks have kept. torn: and ranks have different ones.
+    void hold(bool torn);
+    void release() { held_ = false; }
+
     // A gradient would overwrite values on their way.
     void on_begin(ReducerParts& parts) override;
     void on_end(ReducerParts& parts) override;
@@ -81,6 +86,7 @@ private:
     // Ranks may have different values: a step has given each rank what it is to update.
     std::atomic<bool> due_{false};
     bool torn_ = false;  // the same, since the group before broke in the middle of that
+    bool held_ = false;
 };
 
 }  // namespace libddp

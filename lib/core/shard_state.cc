@@ -14,6 +14,8 @@
 #include <optional>
 #include <tuple>
 
+#include "core/saved_parts.h"
+#include "core/together.h"
 #include "kernels/dtype.h"
 #include "util/error.h"
 #include "util/hash.h"
@@ -99,7 +101,8 @@ SaveName read_index(const std::string& folder) {
 // All that the files of a save say of themselves.
 class OpenSave {
 public:
-    OpenSave(std::string folder, const SaveName& name) : folder_(std::move(folder)) {
+    OpenSave(std::string folder, const SaveName& name)
+        : folder_(std::move(folder)), parts_(name.world) {
         for (std::int32_t rank = 0; rank < name.world; ++rank) {
             files_.push_back(StateHeader::read(path(name, rank)));
             const StateFacts& facts = files_.back().facts;
@@ -107,43 +110,19 @@ public:
                 fail_call(DDP_ERROR_IO, path(name, rank), " says that it is of rank ", facts.rank,
                           " of ", facts.world, " in save ", facts.save);
             for (const auto& [param, shape] : facts.shapes)
-                if (shapes_.emplace(param, shape).first->second != shape)
+                if (!parts_.add_shape(param, shape))
                     fail_call(DDP_ERROR_IO, "files of the save have other shapes of '", param, "'");
             paths_.push_back(path(name, rank));
-            for (const StateEntry& entry : files_.back().entries)
-                arrays_[{entry.param, entry.key}].push_back({rank, entry});
+            for (const StateEntry& entry : files_.back().entries) parts_.add(rank, entry);
         }
-        for (auto& [of, parts] : arrays_) check(of, parts);
+        parts_.check();
     }
 
     const std::string& note() const { return files_.front().facts.note; }
 
-    // For all of the arrays: the bytes of each file to read.
     std::vector<std::vector<FileCopy>> copies(const std::vector<StateArray>& arrays,
                                               const ParamTable& table) const {
-        std::vector<std::vector<FileCopy>> copies(files_.size());
-        for (const StateArray& array : arrays) {
-            if (array.count == 0) continue;
-            const auto& parts = find(array, table[array.param]);
-            std::int64_t next = array.first;
-            const std::int64_t end = array.first + array.count;
-            for (const Part& part : parts) {
-                const StateEntry& entry = part.entry;
-                if (next == end || entry.first + entry.count <= next) continue;
-                const std::int64_t count = std::min(end, entry.first + entry.count) - next;
-                const auto size = dtype_size(array.dtype);
-                copies[static_cast<std::size_t>(part.rank)].push_back(
-                    {entry.offset + static_cast<std::uint64_t>(next - entry.first) * size,
-                     static_cast<std::size_t>(count) * size,
-                     array.data + static_cast<std::size_t>(next - array.first) * size});
-                next += count;
-            }
-            if (next != end)
-                mismatch(array.param, "elements ", next, " to ", end - 1, " of '", array.key,
-                         "' of '", table[array.param].name, "' are missing: saved are 0 to ",
-                         next - 1);
-        }
-        return copies;
+        return parts_.copies(arrays, table);
     }
 
     void read(const std::vector<std::vector<FileCopy>>& copies) const {
@@ -152,153 +131,14 @@ public:
     }
 
 private:
-    struct Part {
-        std::int32_t rank;
-        StateEntry entry;
-    };
-    using Key = std::pair<std::string, std::string>;
-
-    template <class... Text>
-    [[noreturn]] static void mismatch(std::int32_t param, const Text&... text) {
-        throw CallError({DDP_ERROR_MISMATCH, str(text...), -1, param});
-    }
-
     std::string path(const SaveName& name, std::int32_t rank) const {
         return folder_ + "/" + file_name(name.save, rank, name.world);
-    }
-
-    // From 0 on, each element once.
-    static void check(const Key& of, std::vector<Part>& parts) {
-        std::sort(parts.begin(), parts.end(), [](const Part& a, const Part& b) {
-            return std::tie(a.entry.first, a.rank) < std::tie(b.entry.first, b.rank);
-        });
-        std::int64_t next = 0;
-        std::int32_t before = parts.front().rank;
-        for (const auto& [rank, entry] : parts) {
-            if (entry.dtype != parts.front().entry.dtype)
-                mismatch(-1, "'", of.second, "' of '", of.first, "' is ",
-                         dtype_name(parts.front().entry.dtype), " on rank ", parts.front().rank,
-                         " and ", dtype_name(entry.dtype), " on rank ", rank);
-            if (entry.first > next)
-                mismatch(-1, "elements ", next, " to ", entry.first - 1, " of '", of.second,
-                         "' of '", of.first, "' were saved by no rank");
-            if (entry.first < next)
-                mismatch(-1, "element ", entry.first, " of '", of.second, "' of '", of.first,
-                         "' was saved by rank ", before, " and by rank ", rank,
-                         "; are these replicated?");
-            next += entry.count;
-            before = rank;
-        }
-    }
-
-    const std::vector<Part>& find(const StateArray& array, const Param& p) const {
-        const auto shape = shapes_.find(p.name);
-        if (shape == shapes_.end())
-            mismatch(array.param, "parameter '", p.name, "' is not in the save",
-                     shapes_.empty() ? ", which is empty"
-                                     : str("; it has '", shapes_.begin()->first, "'",
-                                           shapes_.size() > 1 ? " and others" : ""));
-        if (shape->second != p.shape)
-            mismatch(array.param, "parameter '", p.name, "' was saved with the shape ",
-                     Json(shape->second).dump(), " and has ", Json(p.shape).dump());
-        const auto found = arrays_.find({p.name, array.key});
-        if (found == arrays_.end()) {
-            std::string keys;
-            for (const auto& [of, parts] : arrays_)
-                if (of.first == p.name) keys += str(keys.empty() ? "'" : ", '", of.second, "'");
-            mismatch(array.param, "'", p.name, "' was saved without '", array.key, "'; it has ",
-                     keys);
-        }
-        const ddp_dtype saved = found->second.front().entry.dtype;
-        if (saved != array.dtype)
-            mismatch(array.param, "'", array.key, "' of '", p.name, "' was saved as ",
-                     dtype_name(saved), "; the array is ", dtype_name(array.dtype));
-        return found->second;
     }
 
     const std::string folder_;
     std::vector<StateHeader> files_;  // by rank
     std::vector<std::string> paths_;
-    std::map<std::string, std::vector<std::int64_t>> shapes_;
-    std::map<Key, std::vector<Part>> arrays_;  // parts in the order of elements
-};
-
-// Ranks that do a part each, and go on together or not at all.
-class Together {
-public:
-    explicit Together(const Context& context)
-        : group_(*context.group()), tag_(context.number().tag(Purpose::kShardState)) {}
-
-    bool first() const { return group_.rank() == 0; }
-    // Whether no rank goes on after what has failed.
-    bool all_know() const { return all_know_; }
-
-    // From rank 0 to all.
-    template <class Value>
-    void share(Value& value) {
-        if (group_.world() > 1)
-            group_.run(
-                {DDP_COLLECTIVE_BROADCAST, nullptr, &value, sizeof value, DDP_U8, DDP_SUM, 0},
-                tag_);
-    }
-
-    // All ranks' values, one rank after another.
-    template <class Value>
-    std::vector<Value> gather(const std::vector<Value>& mine) {
-        std::vector<Value> all(mine.size() * static_cast<std::size_t>(group_.world()));
-        if (group_.world() == 1) return mine;
-        group_.run({DDP_COLLECTIVE_ALLGATHER, mine.data(), all.data(), mine.size() * sizeof(Value),
-                    DDP_U8},
-                   tag_);
-        return all;
-    }
-
-    // Throws, on all ranks, the error of the first rank on which `part` threw.
-    void run(const std::function<void()>& part) {
-        Outcome mine;
-        try {
-            part();
-        } catch (...) {
-            const ErrorInfo error = caught();
-            mine.code = error.code;
-            mine.param = error.param;
-            // A cut character is printed as bytes.
-            error.message.copy(mine.message, sizeof mine.message - 1);
-        }
-        std::vector<Outcome> all(static_cast<std::size_t>(group_.world()), mine);
-        if (group_.world() > 1)
-            group_.run({DDP_COLLECTIVE_ALLGATHER, &mine, all.data(), sizeof mine, DDP_U8}, tag_);
-        const auto failed = std::find_if(all.begin(), all.end(),
-                                         [](const Outcome& one) { return one.code != DDP_OK; });
-        if (failed == all.end()) return;
-        all_know_ = true;
-        let_all_hear();
-        const auto rank = static_cast<std::int32_t>(failed - all.begin());
-        throw CallError({failed->code,
-                         str(all.size() > 1 ? str("rank ", rank, ": ") : "", failed->message), rank,
-                         failed->param});
-    }
-
-private:
-    struct Outcome {
-        ddp_status code = DDP_OK;
-        std::int32_t param = -1;
-        char message[1016] = {};
-    };
-    static_assert(sizeof(Outcome) == 1024, "it travels as bytes: no padding");
-
-    // The first to throw may end, and with it the group, while others still hear what failed.
-    void let_all_hear() {
-        try {
-            if (group_.world() > 1) group_.run({DDP_COLLECTIVE_BARRIER}, tag_);
-        } catch (const Error& error) {
-            if (error.info().code == DDP_ERROR_INTERRUPTED) throw;
-        }
-    }
-
-    Group& group_;
-    const OpTag tag_;
-    bool all_know_ = false;
+    SavedParts parts_;
 };
 
 // Which rank saves an array that several have.
@@ -310,13 +150,9 @@ public:
         for (const StateArray& array : arrays)
             if (array.replicated)
                 mine.push_back({name_of(array), hash_of(array.data, array.bytes())});
-        const auto counts = together.gather(std::vector<std::uint64_t>{mine.size()});
-        const auto most = static_cast<std::size_t>(*std::max_element(counts.begin(), counts.end()));
-        mine.resize(most);
-        const auto all = most > 0 ? together.gather(mine) : mine;
+        const auto all = together.gather_lists(std::move(mine));
         for (std::size_t r = 0; r < static_cast<std::size_t>(rank); ++r)
-            for (std::size_t i = 0; i < counts[r]; ++i)
-                lower_.emplace(all[r * most + i].name, std::pair(r, all[r * most + i].content));
+            for (const Replica& one : all[r]) lower_.emplace(one.name, std::pair(r, one.content));
     }
 
     // Whether no lower rank has it. Throws MISMATCH if one has something else there.
@@ -417,7 +253,7 @@ void save_shards(const Context& context, const std::vector<StateArray>& arrays,
                  const std::string& folder, const std::string& note) {
     constexpr std::size_t kMostNote = std::size_t{1} << 20;
     const std::int32_t rank = context.group()->rank(), world = context.group()->world();
-    Together together(context);
+    Together together(context, Purpose::kShardState);
     struct {
         SaveName name{};
         std::uint64_t note = 0;
@@ -438,7 +274,7 @@ void save_shards(const Context& context, const std::vector<StateArray>& arrays,
             shared.name.world = world;
         });
         const std::uint64_t own = shared.note;
-        together.share(shared);
+        together.share(&shared, sizeof shared);
         const Replicas replicas(together, arrays, rank);
         together.run([&] {
             if (own != shared.note)
@@ -476,14 +312,14 @@ void save_shards(const Context& context, const std::vector<StateArray>& arrays,
 
 std::string load_shards(const Context& context, const std::vector<StateArray>& arrays,
                         const std::string& folder) {
-    Together together(context);
+    Together together(context, Purpose::kShardState);
     SaveName name;
     together.run([&] {
         wait_for_values(context);
         context.committed().require_idle();
         if (together.first()) name = read_index(folder);
     });
-    together.share(name);
+    together.share(&name, sizeof name);
     std::unique_ptr<OpenSave> save;
     std::vector<std::vector<FileCopy>> copies;
     together.run([&] {

@@ -12,9 +12,6 @@
 namespace libddp {
 namespace {
 
-// State travels in pieces of this size, of which each of those who have it sends one in turn.
-constexpr std::size_t kPiece = std::size_t{16} << 20;
-
 OpTag healing() {
     return OpTag::of(Purpose::kSetGroup);
 }
@@ -39,9 +36,9 @@ std::vector<std::byte> send_blocks(Group& group, const StateBlocks& blocks,
                                    const std::vector<std::int32_t>& donors, bool gives) {
     const std::size_t total = bytes_of(blocks);
     std::size_t turn = 0;
-    std::vector<std::byte> got(gives ? std::min(total, kPiece) : total);
-    for (std::size_t begin = 0; begin < total; begin += kPiece, ++turn) {
-        const std::size_t bytes = std::min(kPiece, total - begin);
+    std::vector<std::byte> got(gives ? std::min(total, kStatePiece) : total);
+    for (std::size_t begin = 0; begin < total; begin += kStatePiece, ++turn) {
+        const std::size_t bytes = std::min(kStatePiece, total - begin);
         const std::int32_t root = donors[turn % donors.size()];
         std::byte* const piece = got.data() + (gives ? 0 : begin);
         if (root == group.rank()) copy_piece(blocks, begin, bytes, piece);
@@ -76,19 +73,22 @@ ContextState send_state(Group& group, Context& context, std::int32_t donor) {
 
 // In the group of this rank alone, so that all come to the new group alike.
 void take_state(Context& context, const ContextState& state, bool of_hook) {
-    context.adopt_plan(state.plan);
     Reducer& reducer = context.committed();
-    reducer.rebuild(0);
-    state.records_order ? reducer.planner().record_order() : reducer.planner().keep();
-    reducer.planner().set_tunes_caps(state.tunes_caps);
+    if (!context.model().options.reducer.shard) {  // those take the plan of the first rank
+        context.adopt_plan(state.plan);
+        reducer.rebuild(0);
+        state.records_order ? reducer.planner().record_order() : reducer.planner().keep();
+        reducer.planner().set_tunes_caps(state.tunes_caps);
+    }
     if (of_hook) reducer.load_hook_state(state.hook.data(), state.hook.size(), true);
 }
 
 // Donors have equally many steps and must hold the same bits. If they differ, the largest set of
 // donors that are alike gives its bits, and of equally large sets the one with the lowest rank. In
 // the same message each rank says whether the program needs copies.
-std::vector<std::int32_t> agree_on_donors(Group& group, const Roster& roster, const JobParts& parts,
-                                          OpenStep& open, std::vector<std::int32_t> donors) {
+std::vector<std::int32_t> agree_on_donors(Group& group, const Roster& roster,
+                                          const StateBlocks& state, OpenStep& open,
+                                          std::vector<std::int32_t> donors) {
     struct Claim {
         std::uint64_t hash = 0, needs_copies = 0;
     };
@@ -98,7 +98,7 @@ std::vector<std::int32_t> agree_on_donors(Group& group, const Roster& roster, co
     std::vector<Claim> claims(static_cast<std::size_t>(group.world()));
     Claim& mine = claims[static_cast<std::size_t>(group.rank())];
     mine.needs_copies = open.needs_copies() ? 1 : 0;
-    if (donors.size() > 1 && is_donor(group.rank())) mine.hash = hash_of(parts.state());
+    if (donors.size() > 1 && is_donor(group.rank())) mine.hash = hash_of(state);
     group.run({DDP_COLLECTIVE_ALLGATHER, nullptr, claims.data(), sizeof(Claim), DDP_U8}, healing());
     for (const Claim& claim : claims)
         if (claim.needs_copies != 0) open.need_copies();
@@ -149,15 +149,20 @@ void hand_over(Group& group, const Roster& roster, const JobParts& parts, OpenSt
                const std::function<std::shared_ptr<Group>()>& alone, AppliedSteps& applied) {
     parts.compare(group);
     Averager* const averager = parts.averager();
-    const std::int64_t newest = roster.newest();
-    std::vector<std::int32_t> donors = roster.donors();
+    KeptShards* const kept = parts.kept();
+    if (kept) kept->meet(group, roster.number);
+    // Values come with the shards.
+    const StateBlocks& state = kept && kept->has_begun() ? parts.added() : parts.state();
+    const bool goes_back = kept && kept->found();
+    const std::int64_t newest = goes_back ? kept->step() : roster.newest();
+    std::vector<std::int32_t> donors = goes_back ? kept->holders() : roster.donors();
     // Ranks that train apart have momenta, and values until the first outer step, of their own.
     if (averager) donors = {donors.front()};
-    donors = agree_on_donors(group, roster, parts, open, std::move(donors));
+    if (goes_back) kept->restore(parts.added(), parts.buffers());
+    donors = agree_on_donors(group, roster, state, open, std::move(donors));
     const bool gives = std::find(donors.begin(), donors.end(), roster.rank) != donors.end();
     std::vector<std::byte> values, buffers;
-    if (donors.size() < roster.members.size())
-        values = send_blocks(group, parts.state(), donors, gives);
+    if (donors.size() < roster.members.size()) values = send_blocks(group, state, donors, gives);
     // Each rank's forward passes have changed its own: one speaks for all.
     const bool gives_buffers = roster.rank == donors.front();
     if (roster.members.size() > 1)
@@ -177,7 +182,7 @@ void hand_over(Group& group, const Roster& roster, const JobParts& parts, OpenSt
     if (!gives_buffers) fill_blocks(parts.buffers(), buffers.data());
     if (!gives) {
         applied.unknown = true;  // until all of it is here: memory may run out
-        fill_blocks(parts.state(), values.data());
+        fill_blocks(state, values.data());
         log(LogLevel::kInfo, "rank ", roster.rank, " got the state of step ",
             std::max<std::int64_t>(newest, 0), ": ", values.size() + buffers.size(), " bytes from ",
             donors.size(), " ranks");

@@ -112,16 +112,54 @@ void ElasticJob::begin_or_form() {
 // other: the members meet at its end.
 bool ElasticJob::may_meet() {
     if (parts_.apart() || !membership_.is_due(applied_.count)) return false;
-    if (!parts_.in_window()) {
+    const bool is_kept = !parts_.kept() || parts_.kept()->is_kept(applied_.count);
+    if (!parts_.in_window() && is_kept) {
         waits_ = 0;
         return true;
     }
-    if (++waits_ == kLongWindow)
+    if (++waits_ != kLongWindow) return false;
+    if (!is_kept)
+        log(LogLevel::kWarn, "step ", applied_.count, ": since ", kLongWindow,
+            " steps a rank waits to join or to leave. Ranks do so right after "
+            "ddp_elastic_keep_shards");
+    else
         log(LogLevel::kWarn, "step ", applied_.count, ": since ", kLongWindow,
             " steps a rank waits to join or to leave. Ranks do so after a step in which every "
             "context of the job is synced that has accumulated gradients; let their unsynced steps "
             "end together");
     return false;
+}
+
+KeptShards& ElasticJob::kept_of(const Context& context) const {
+    membership_.require_present();
+    KeptShards* const kept = parts_.kept();
+    if (!kept || &kept->context() != &context)
+        fail_call(DDP_ERROR_INVALID_STATE,
+                  "the job has no context with DDP_CONTEXT_SHARD, or another one; add it with "
+                  "ddp_elastic_add_context");
+    if (membership_.roster().number == 0)
+        fail_call(DDP_ERROR_INVALID_STATE, "the job has not begun; call ddp_elastic_begin first");
+    return *kept;
+}
+
+void ElasticJob::keep_shards(const Context& context, std::vector<StateArray> arrays,
+                             std::int64_t step, ddp_keep where) {
+    KeptShards& kept = kept_of(context);
+    kept.keep(std::move(arrays), step, where, parts_.added(), parts_.buffers(), [&] {
+        if (step < 0) fail_call(DDP_ERROR_INVALID_ARGUMENT, "step is ", step);
+        if (kept.waits()) return;
+        if (open_.begun())
+            fail_call(DDP_ERROR_INVALID_STATE, "step ", applied_.count,
+                      " has begun; call it after ddp_elastic_commit");
+        if (step != applied_.count)
+            fail_call(DDP_ERROR_INVALID_ARGUMENT, "step is ", step, ", and the job has applied ",
+                      applied_.count);
+    });
+    applied_.count = step;
+}
+
+bool ElasticJob::recall_shards(const Context& context, const std::vector<StateArray>& arrays) {
+    return kept_of(context).recall(arrays, parts_.added(), parts_.buffers());
 }
 
 // Until a roster begins without a further loss. Each attempt is bounded by the timeout of groups.
@@ -130,6 +168,8 @@ void ElasticJob::form() {
     formed_ = false;
     undo_step();
     go_back();
+    KeptShards* const kept = parts_.kept();
+    if (kept) kept->leave();
     parts_.find_state();
     std::vector<Member> tried;
     for (int attempt = 1;; ++attempt) {
@@ -142,7 +182,10 @@ void ElasticJob::form() {
             hand_over(
                 *group, roster, parts_, open_, [this] { return groups_.alone(); }, applied_);
             if (parts_.averager()) uncounted_ = applied_.count - parts_.averager()->steps();
+            const std::shared_ptr<Group> near =
+                kept ? groups_.join_part(membership_, kept->neighbours()) : nullptr;
             parts_.set_group(group);
+            if (kept) kept->enter(near);
             group_ = group;
             formed_ = true;
             forget_gradients();
@@ -206,6 +249,7 @@ void ElasticJob::announce_leave() {
 void ElasticJob::leave() {
     if (!group_->broken()) parts_.require_between_steps();
     membership_.leave();
+    if (parts_.kept()) parts_.kept()->leave();
     group_ = groups_.alone();
     parts_.set_group(group_);
 }

@@ -14,7 +14,9 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <vector>
 
+#include "ddp/elastic.h"
 #include "elastic/handover.h"
 #include "elastic/membership.h"
 #include "elastic/open_step.h"
@@ -50,6 +52,10 @@ public:
     void commit();
     // Throws INVALID_STATE before the first roster, and as Membership::confirm.
     void confirm_member();
+    // Semantics: include/ddp/elastic.h.
+    void keep_shards(const Context& context, std::vector<StateArray> arrays, std::int64_t step,
+                     ddp_keep where);
+    bool recall_shards(const Context& context, const std::vector<StateArray>& arrays);
 
     std::int64_t steps() const { return std::max<std::int64_t>(applied_.count, 0); }
     const Roster& roster() const { return membership_.roster(); }
@@ -63,6 +69,7 @@ public:
 
 private:
     JobParts& parts_before(const char* what);
+    KeptShards& kept_of(const Context& context) const;
     void undo_step();
     void go_back();
     void begin_or_form();

@@ -15,9 +15,9 @@ void OpenStep::begin(Group& group) {
     if (parts_.averager_goes_back()) open_ = false;
     if (parts_.averager_goes_back() || open_) return;
     if (parts_.averager()) averager_steps_ = parts_.averager()->steps();
-    copied_ = !has_committed_ || needs_copies_ || parts_.come_early();
+    copied_ = !parts_.kept() && (!has_committed_ || needs_copies_ || parts_.come_early());
     copied_ ? state_.take(parts_.state()) : state_.forget();
-    buffers_.take(parts_.buffers());
+    if (!parts_.kept()) buffers_.take(parts_.buffers());
     marks_.clear();
     for (const Context* context : parts_.contexts()) marks_.push_back(marks_of(*context));
     operations_ = group.link(0)->counts().given();
@@ -74,7 +74,7 @@ bool OpenStep::is_plain(Group& group) const {
 }
 
 void OpenStep::commit(Group& group, std::int64_t number) {
-    if (!needs_copies_ && !parts_.averager_goes_back()) {
+    if (!needs_copies_ && !parts_.averager_goes_back() && !parts_.kept()) {
         const bool used = !is_plain(group);
         needs_copies_ = used || (parts_.in_window() && has_results());
         if (needs_copies_)
@@ -99,7 +99,7 @@ void OpenStep::commit(Group& group, std::int64_t number) {
 bool OpenStep::undo(Group& group) {
     begun_ = false;
     window_steps_ = 0;
-    if (parts_.averager_goes_back()) open_ = false;
+    if (parts_.averager_goes_back() || parts_.kept()) open_ = false;
     if (!open_) return true;
     if (parts_.averager()) parts_.averager()->set_steps(averager_steps_);
     const bool lost = !copied_ && in_doubt(group);

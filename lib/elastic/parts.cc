@@ -9,16 +9,18 @@ namespace libddp {
 
 void JobParts::add_context(Context& context) {
     context.committed();
-    if (context.model().options.reducer.shard)
+    const bool shards = context.model().options.reducer.shard;
+    if (kept_ || (shards && !contexts_.empty()))
         fail_call(DDP_ERROR_UNSUPPORTED,
-                  "the context has DDP_CONTEXT_SHARD; in an elastic job the state of a rank's "
-                  "shard would be lost with the rank");
+                  "the job has another context; one with DDP_CONTEXT_SHARD is the only one of its "
+                  "elastic job");
     for (const auto* list : {&context.model().table.params(), &context.model().table.buffers()})
         for (const Param& param : *list)
             if (param.data && !is_cpu(param.device))
                 fail_call(DDP_ERROR_UNSUPPORTED, "'", param.name, "' is on ",
                           device_name(param.device),
                           "; an elastic job has its state in memory of the CPU");
+    if (shards) kept_ = std::make_unique<KeptShards>(context);
     contexts_.push_back(&context);
     numbers_.push_back(context.number().value());
 }
@@ -27,6 +29,9 @@ void JobParts::add_averager(Averager& averager) {
     if (std::find(contexts_.begin(), contexts_.end(), &averager.context()) == contexts_.end())
         fail_call(DDP_ERROR_INVALID_STATE,
                   "the averager's context is not in the job; add that first");
+    if (kept_)
+        fail_call(DDP_ERROR_UNSUPPORTED,
+                  "the context has DDP_CONTEXT_SHARD, and its ranks do not train apart");
     if (averager.periods() > 1)
         fail_call(DDP_ERROR_UNSUPPORTED, "the averager has ", averager.periods(),
                   " periods; in an elastic job, whose ranks change, it has one");

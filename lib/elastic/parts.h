@@ -9,6 +9,7 @@
 
 #include "comm/group.h"
 #include "core/context.h"
+#include "elastic/kept_shards.h"
 #include "elastic/state.h"
 #include "outer/averager.h"
 
@@ -24,8 +25,9 @@ public:
     // Contexts are committed, and everything that was added stays where it is: state() and
     // buffers() from now on.
     void find_state();
-    const StateBlocks& state() const { return state_; }      // what optimizers change
-    const StateBlocks& buffers() const { return buffers_; }  // what forward passes change
+    const StateBlocks& state() const { return state_; }       // what optimizers change
+    const StateBlocks& added() const { return own_blocks_; }  // of it: what is not in contexts
+    const StateBlocks& buffers() const { return buffers_; }   // what forward passes change
     // Throws MISMATCH if the ranks of the group have other parts. Collective.
     void compare(Group& group) const;
 
@@ -38,6 +40,8 @@ public:
     // Whether the program reads means before ddp_finalize.
     bool come_early() const;
 
+    // The shards of the context; null: it has none.
+    KeptShards* kept() const { return kept_.get(); }
     Averager* averager() const { return averager_; }
     // The ranks have other values until the averager's next average.
     bool apart() const { return averager_ && averager_->steps() != averager_->shared_steps(); }
@@ -50,6 +54,7 @@ private:
     std::vector<Context*> contexts_;
     std::vector<std::int32_t> numbers_;  // of the contexts, on the group where they were created
     StateBlocks own_blocks_, state_, buffers_;
+    std::unique_ptr<KeptShards> kept_;
     Averager* averager_ = nullptr;
 };
 

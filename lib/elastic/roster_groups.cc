@@ -1,5 +1,6 @@
 #include "elastic/roster_groups.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "comm/round_robin.h"
@@ -30,14 +31,30 @@ std::shared_ptr<Group> RosterGroups::alone() const {
     return create_group(alone);
 }
 
-std::shared_ptr<Group> RosterGroups::join(const Membership& membership) const {
-    const Roster& roster = membership.roster();
+GroupConfig RosterGroups::of_roster(const Membership& membership) const {
     GroupConfig config = config_;
-    config.rank = roster.rank;
-    config.world = static_cast<std::int32_t>(roster.members.size());
-    config.prefix =
-        elastic_keys::kJobs + config_.name + "/group/" + std::to_string(roster.number) + "/";
+    config.prefix = elastic_keys::kJobs + config_.name + "/group/" +
+                    std::to_string(membership.roster().number) + "/";
     config.absent = [&membership] { return membership.lost_member(); };
+    return config;
+}
+
+std::shared_ptr<Group> RosterGroups::join(const Membership& membership) const {
+    GroupConfig config = of_roster(membership);
+    config.rank = membership.roster().rank;
+    config.world = static_cast<std::int32_t>(membership.roster().members.size());
+    return create_group(config);
+}
+
+std::shared_ptr<Group> RosterGroups::join_part(const Membership& membership,
+                                               const std::vector<std::int32_t>& ranks) const {
+    if (ranks.size() < 2) return nullptr;
+    GroupConfig config = of_roster(membership);
+    const auto rank = std::find(ranks.begin(), ranks.end(), membership.roster().rank);
+    config.rank = static_cast<std::int32_t>(rank - ranks.begin());
+    config.world = static_cast<std::int32_t>(ranks.size());
+    config.name += "/neighbours";
+    config.prefix += str("neighbours/", ranks.front(), "/");
     return create_group(config);
 }
 

@@ -10,6 +10,9 @@
 
 namespace libddp {
 
+// State travels between ranks in pieces of this size.
+constexpr std::size_t kStatePiece = std::size_t{16} << 20;
+
 struct StateBlock {
     std::string name;
     std::byte* memory = nullptr;

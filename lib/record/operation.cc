@@ -65,6 +65,9 @@ const char* purpose_name(Purpose purpose) {
             return "the norms of parameters (ddp_optimizer_step)";
         case Purpose::kShardState:
             return "saving or loading shards (ddp_shard_save, ddp_shard_load)";
+        case Purpose::kKeptShards:
+            return "keeping or recalling shards (ddp_elastic_keep_shards, "
+                   "ddp_elastic_recall_shards)";
     }
     return "an unknown purpose";
 }

@@ -28,7 +28,8 @@ enum class Purpose : std::int32_t {
     kPublish,  // a bucket's: new values of parameters
     kNorm,
     kUpdate,
-    kShardState
+    kShardState,
+    kKeptShards
 };
 
 // The part of libddp that calls such an operation; null for what is the program's.

@@ -343,16 +343,4 @@ TEST(ShardRange, RefusesWhatIsNoRankOfAWorld) {
     });
 }
 
-// A shard would be lost with its rank.
-TEST(ElasticInCxx, ShardsAreRefused) {
-    Job job;
-    std::vector<float> value(3);
-    ddp_context_options options = ddp::Context::defaults();
-    options.flags = DDP_CONTEXT_SHARD;
-    ddp::Context context(job.elastic.group(), options);
-    context.add_param("w", {3}, value.data());
-    context.commit();
-    EXPECT_EQ(error_of([&] { job.elastic.add_context(context); }).status(), DDP_ERROR_UNSUPPORTED);
-}
-
 }  // namespace elastic_test

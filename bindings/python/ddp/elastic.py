@@ -2,15 +2,19 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Callable, List, Optional
+from typing import Any, Callable, List, Mapping, Optional
 
 from . import _ddp
 from ._arrays import memory_of, milliseconds
 from ._ddp import Memory
 from .averager import Averager
 from .context import Context
+from .context_shards import Arrays
 from .group import Group, close_at_exit, group_options
 from .store import Store
+
+
+_PLACES = {"neighbour": _ddp.DDP_KEEP_AT_NEIGHBOUR, "checkpoint": _ddp.DDP_KEEP_IN_CHECKPOINT}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,6 +106,25 @@ class Elastic:
         renaming it. Put `fence` into the file's name, too."""
         self._call(_ddp.ddp_elastic_confirm_member)
 
+    def keep_shards(self, context: Context, arrays: Mapping[str, Arrays], step: int, *, where: str = "neighbour") -> None:
+        """On all ranks, for a context with shard=True: keeps the values and `arrays`, the state after `step` steps, to which a change of the
+        roster takes the job back. After commit, or after begin where recall_shards has found nothing. By key, such as "m", there is
+        a list with an array for each of context.pieces(), or a dict by the names of parameters, of elements that all their owners have.
+        where: "neighbour": copies in memory, here and on another rank; "checkpoint": the program has saved it (save_shards)."""
+        if where not in _PLACES:
+            raise ValueError(f"where: {where!r} is unknown; there are {', '.join(_PLACES)}")
+        held = context._name_arrays(arrays, writable=False)
+        self._call(_ddp.ddp_elastic_keep_shards, context._handle, step, _PLACES[where])
+        del held
+
+    def recall_shards(self, context: Context, arrays: Mapping[str, Arrays]) -> bool:
+        """On all ranks, where begin says `changed`: fills the arrays of the new pieces, and all values, from what ranks have kept
+        after ElasticStep.step steps. False: nothing was kept in memory, and nothing has changed here."""
+        held = context._name_arrays(arrays, writable=True)
+        found = self._call(_ddp.ddp_elastic_recall_shards, context._handle)
+        del held
+        return bool(found)
+
     def announce_leave(self) -> None:
         """This rank will leave. Go on with steps until begin() says `leaving`."""
         _ddp.ddp_elastic_announce_leave(self._handle)
@@ -110,8 +133,8 @@ class Elastic:
         """Leaves between two steps. Afterwards the job can only be closed."""
         self._call(_ddp.ddp_elastic_leave)
 
-    def _call(self, function: Callable[..., Any], *arguments: Any) -> None:
-        self._handle.call_with([*self._contexts, *self._averagers], function, (self._handle, *arguments))
+    def _call(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        return self._handle.call_with([*self._contexts, *self._averagers], function, (self._handle, *arguments))
 
     def close(self) -> None:
         """Frees it. Without leave() before, the others take this rank for dead, and go on at once."""

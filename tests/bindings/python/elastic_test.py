@@ -40,19 +40,23 @@ def checksum(values, momenta):
     return zlib.crc32(b"".join(array.tobytes() for array in values + momenta))
 
 
-def reference():
+def reference(with_momenta=True):
     values, momenta = zeros(), zeros()
     for step in range(STEPS):
         update(values, momenta, [gradient(step, p, range(SAMPLES)) for p in range(PARAMS)])
-    return f"done {STEPS} {checksum(values, momenta)}"
+    return f"done {STEPS} {checksum(values, momenta if with_momenta else [])}"
 
 
-def begun(job, context, gradients):
-    """The steps that all ranks have done: the caller applies each."""
+def begun(job, context, gradients, take_state=lambda: None):
+    """The steps that all ranks have done: the caller applies each. take_state() comes after each change of the roster."""
     while True:
         now = job.begin()
         if now.changed:
             print(f"roster {now.roster} step {now.step} rank {now.rank} of {now.world_size}", flush=True)
+            try:
+                take_state()
+            except ddp.Error:
+                continue
         if now.step >= STEPS:
             return
         for p in reversed(range(PARAMS)):
@@ -61,6 +65,7 @@ def begun(job, context, gradients):
         time.sleep(0.2 if now.step >= STEPS // 2 and now.world_size < 3 else 0.005)
         try:
             for p in reversed(range(PARAMS)):
+                context.wait_value(p)
                 context.grad_ready(p)
             context.finalize()
         except ddp.Error:
@@ -83,6 +88,36 @@ def train(uri, backend):
                 update(values, momenta, gradients)
                 job.commit()
     print(f"done {STEPS} {checksum(values, momenta)}", flush=True)
+
+
+def train_shards(uri, backend):
+    """A rank that has the momenta of its own pieces only."""
+    values, gradients, pieces, momenta = zeros(), zeros(), [], []
+    with ddp.Elastic(uri, backend=backend, timeout=5 * SLACK, max_world=3, settle=3 * SLACK) as job:
+        with ddp.Context(job.group, reduction="sum", shard=True) as context:
+            for p in range(PARAMS):
+                context.register(f"layer{p}", values[p], gradients[p])
+            context.commit()
+            job.add_context(context)
+
+            def take_state():
+                pieces[:] = context.pieces()
+                momenta[:] = [np.zeros(piece.count, np.float32) for piece in pieces]
+                if not job.recall_shards(context, {"m": momenta}):
+                    job.keep_shards(context, {"m": momenta}, 0)
+
+            for now in begun(job, context, gradients, take_state):
+                try:
+                    update([np.asarray(piece.value) for piece in pieces], momenta, [np.asarray(piece.gradient) for piece in pieces])
+                    context.publish()
+                    job.commit()
+                    if now.step + 1 < STEPS:
+                        job.keep_shards(context, {"m": momenta}, now.step + 1)
+                except ddp.Error:
+                    continue
+            for p in range(PARAMS):
+                context.wait_value(p)
+    print(f"done {STEPS} {checksum(values, [])}", flush=True)
 
 
 class Alone(unittest.TestCase):
@@ -156,6 +191,38 @@ class Alone(unittest.TestCase):
         with self.assertRaises(ddp.InvalidStateError):
             job.add_state("late", np.zeros(3, np.float32))
 
+    def test_shards(self):
+        job = self.job()
+        ctx = ddp.Context(job.group, shard=True)
+        self.addCleanup(ctx.close)
+        value, m = np.zeros(3, np.float32), np.zeros(3, np.float32)
+        ctx.register("w", value, np.zeros(3, np.float32))
+        ctx.commit()
+        job.add_context(ctx)
+        with support.raises(self, ddp.InvalidStateError, "has not begun"):
+            job.keep_shards(ctx, {"m": [m]}, 0)
+        job.begin()
+        self.assertFalse(job.recall_shards(ctx, {"m": [m]}))
+        with self.assertRaisesRegex(ValueError, "where: 'disk' is unknown; there are neighbour, checkpoint"):
+            job.keep_shards(ctx, {"m": [m]}, 0, where="disk")
+        with self.assertRaisesRegex(ValueError, "m: there are 0 arrays"):
+            job.keep_shards(ctx, {"m": []}, 0)
+        value[:], m[:] = 5, 7
+        job.keep_shards(ctx, {"m": [m], "t": {"w": np.array([4])}}, 4)
+        with support.raises(self, ddp.InvalidStateError, "Elastic.commit"):
+            job.keep_shards(ctx, {"m": [m]}, 4)
+        value[:], m[:] = 0, 0
+        job.group.abort("as a loss would")
+        now = job.begin()
+        self.assertEqual((now.step, now.changed), (4, True))
+        t = np.zeros(1, np.int64)
+        self.assertTrue(job.recall_shards(ctx, {"m": {"w": m}, "t": {"w": t}}))
+        self.assertEqual([list(array) for array in (value, m, t)], [[5] * 3, [7] * 3, [4]])
+        job.commit()
+        ctx.close()
+        with support.raises(self, ddp.InvalidStateError, "closed"):
+            job.keep_shards(ctx, {}, 5)
+
     def test_closed_averager(self):
         job = self.job()
         averager = ddp.Averager(self.context(job), 5)
@@ -227,15 +294,20 @@ class Ranks(unittest.TestCase):
         self.fail(f"no '{word}' in: {''.join(rank.lines)}")
 
     def test_a_killed_rank_and_a_new_one(self):
-        ranks = [self.start("train", "tcp") for _ in range(3)]
+        self.lose_and_get("train", reference())
+
+    def test_a_killed_rank_with_shards_and_a_new_one(self):
+        self.lose_and_get("train-shards", reference(with_momenta=False))
+
+    def lose_and_get(self, program, expected):
+        ranks = [self.start(program, "tcp") for _ in range(3)]
         for rank in ranks:
             self.read_until(rank, "of 3")
         time.sleep(0.2)
         ranks[1].kill()
         self.read_until(ranks[0], "of 2")
-        ranks[1] = self.start("train", "tcp")
+        ranks[1] = self.start(program, "tcp")
         self.assertGreater(int(self.read_until(ranks[1], "of 3").split()[3]), 0)
-        expected = reference()
         for rank in ranks:
             said = "".join(rank.lines) + rank.communicate(timeout=60 * SLACK)[0]
             self.assertIn(expected, said)
@@ -243,7 +315,7 @@ class Ranks(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["train"]:
-        train(sys.argv[3], sys.argv[2])
+    if sys.argv[1:2] in (["train"], ["train-shards"]):
+        (train if sys.argv[1] == "train" else train_shards)(sys.argv[3], sys.argv[2])
     else:
         support.main()
