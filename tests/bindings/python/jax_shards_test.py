@@ -439,10 +439,10 @@ class Shards(unittest.TestCase):
 
 
 if support.RANK < 0:
-    ALONE = "values_of_ranks_that_update_all whole_leaves clipping load_with_other_owners not_finite"
-    for count, tests in (1, ALONE), (2, ""), (3, ""), (4, "load_in_another_world"):
+    VALUES = "values_of_ranks_that_update_all whole_leaves clipping load_with_other_owners not_finite a_share_of_the_state"
+    for count, tests in (1, VALUES), (2, ""), (3, VALUES), (4, "load_in_another_world"):
         chosen = " ".join(f"Shards.test_{name}" for name in tests.split())
-        print(support.run_ranks(count, sys.executable, "-B", *sys.argv, env={"DDP_TESTS": chosen}, timeout=290))
+        print(support.run_ranks(count, sys.executable, "-B", *sys.argv, env={"DDP_TESTS": chosen}, timeout=400))
 else:
     warnings.simplefilter("error")
     support.main()
