@@ -33,10 +33,11 @@
  * a backend with DDP_BACKEND_CAPTURES (nccl without algorithm=direct and
  * DDP_GROUP_DETERMINISTIC), or one rank; the hook allreduce, fp16 or bf16; and nothing that the
  * host decides from step to step: no DDP_CONTEXT_FIND_UNUSED, weights, join, buffers,
- * rebuild_interval or callbacks. Otherwise the first gradient is UNSUPPORTED, and the message says
- * why. The memory of the buckets and the communicator live as long as the graph, also after the
- * context and the group. Destroy the graph before a process makes another group over nccl. A
- * context whose capture fails in the middle of a step must be freed, which breaks its group.
+ * rebuild_interval, norms or callbacks. Otherwise the first gradient is UNSUPPORTED, and the
+ * message says why. The memory of the buckets and the communicator live as long as the graph, also
+ * after the context and the group. Destroy the graph before a process makes another group over
+ * nccl. A context whose capture fails in the middle of a step must be freed, which breaks its
+ * group.
  *
  * ddp_finalize and ddp_wait_param wait on the host until the gradients are there. ddp_finalize_on,
  * ddp_finalize_enqueue and ddp_wait_param_on make streams wait. A context may also hold CPU

@@ -122,8 +122,9 @@ double sum_of_part(const typename Type::Stored* p, std::size_t count, bool compl
 template <class Kind, class Type>
 double sum_of(const void* data, std::size_t count, bool complex) {
     const auto* const p = static_cast<const typename Type::Stored*>(data);
-    double totals[kTotals] = {};
     const std::size_t parts = norm_order::parts(count);
+    if (parts <= 1) return sum_of_part<Kind, Type>(p, count, complex);
+    double totals[kTotals] = {};
     for (std::size_t part = 0; part < parts; ++part) {
         const std::size_t first = part * kPart;
         double& total = totals[part % kTotals];
