@@ -44,6 +44,10 @@ public:
         for (const ddp_piece& piece : context.pieces())
             if (piece.replicated == 0) divided.push_back(piece.param);
         for (const ddp_optimizer_state& s : states()) {
+            if (s.device.kind != DDP_DEVICE_CPU)
+                throw Error(DDP_ERROR_UNSUPPORTED,
+                            std::string(s.name) + " of parameter " + std::to_string(s.param) +
+                                " is on a device; save a copy on the CPU (ddp_shard_array)");
             const bool replicated =
                 std::string("step") == s.name ||
                 std::find(divided.begin(), divided.end(), s.param) == divided.end();

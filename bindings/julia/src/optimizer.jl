@@ -75,7 +75,7 @@ function state_of(optimizer::Optimizer, index::Int32, divided)
     end
     found = told[]
     key = unsafe_string(found.name)
-    data = array_over(found.data, found.dtype, (Int(found.count),), optimizer.handle)
+    data = array_over(found.data, found.dtype, (Int(found.count),), optimizer.handle, Device(found.device.kind, found.device.index))
     replicated = key == "step" || !(found.param in divided)
     return ShardArray(key, optimizer.context.parameters[found.param + 1], Int(found.first), replicated, data)
 end

@@ -110,6 +110,9 @@ end
 
 "Names the arrays for the next call, until which they must stay. All are checked before: that call forgets what was named."
 function name_arrays(ctx::Context, arrays)
+    for each in arrays
+        each.data isa DeviceArray && throw(ArgumentError("$(each.key) of $(each.parameter.name): it is on a device; give a copy on the CPU"))
+    end
     given = [(each, index_of(ctx, each.parameter), memory_of("$(each.key) of $(each.parameter.name)", each.data, code_of(each)))
              for each in arrays]
     for (each, index, memory) in given

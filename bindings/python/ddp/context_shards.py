@@ -114,6 +114,8 @@ class ShardMethods(ContextState):
                     if name not in by_name:
                         raise ValueError(f"{key}: {name!r} is not registered")
                     if isinstance(array, OptimizerState):
+                        if array.data.device[0] != _ddp.DDP_DEVICE_CPU:
+                            raise ValueError(f"{key} of {name}: it is on a device; give a copy on the CPU")
                         named.append((key, array.param, array.first, array.replicated, array.data))
                     else:
                         named.append((key, by_name[name], 0, True, memory_of(f"{key} of {name}", array, writable)))

@@ -77,7 +77,7 @@ class Optimizer:
         for index in range(_ddp.ddp_optimizer_state_count(self._handle)):
             _ddp.ddp_optimizer_state_get(self._handle, index, found)
             param = self._context.parameters[found.param]
-            data = Memory.at(found.data, found.dtype, (found.count,), self._handle, False)
+            data = Memory.at(found.data, found.dtype, (found.count,), self._handle, False, (found.device.kind, found.device.index))
             replicated = found.name == "step" or owned.get(found.param, True)  # without shards all ranks have all
             states.setdefault(found.name, {})[param.name] = OptimizerState(param, found.first, data, replicated)
         return states

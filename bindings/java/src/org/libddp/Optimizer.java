@@ -93,8 +93,10 @@ public final class Optimizer implements AutoCloseable {
             for (int i = 0; i < count; ++i) {
                 ddp.ddp_optimizer_state_get(handle, i, found);
                 String key = found.getName();
+                ddp_device place = found.getDevice();
                 Memory data = Memory.at(found.getData(), Dtype.of(found.getDtype()),
-                        new long[] {found.getCount()}, handle, Device.CPU);
+                        new long[] {found.getCount()}, handle,
+                        new Device(Device.Type.of(place.getKind()), place.getIndex()));
                 Parameter parameter = context.parameters().get(found.getParam());
                 boolean replicated = key.equals("step") || !owned[parameter.index()];
                 all.add(new ShardArray(key, parameter, found.getFirst(), replicated, data));
