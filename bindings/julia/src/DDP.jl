@@ -45,7 +45,7 @@ export average_parameters!, set_outer!, averager_state, load_averager_state!, se
 export set_hook!, use_hook!, compress_hook!, hook_then!, hook_name, hook_state, load_hook_state!
 export set_buffer_hook!, set_reduced_callback!, set_buffer!, step!
 export DataParallel, mean_gradients, DistributedOptimizer, synchronize!!, DistributedDataContainer
-export add_context!, add_averager!, add_state!, set_step!, begin_step!, confirm_member, announce_leave!, leave!, shard_range
+export add_context!, add_averager!, add_state!, set_step!, begin_step!, confirm_member, keep_shards, recall_shards!, announce_leave!, leave!, shard_range
 export compare_set!, add!
 
 include("library.jl")

@@ -119,6 +119,38 @@ Put `fence` into the file's name, too.
 """
 confirm_member(job::Elastic) = with_parts(() -> call(LibDDP.ddp_elastic_confirm_member, job.handle), job)
 
+const KEPT_WHERE = (neighbour=LibDDP.DDP_KEEP_AT_NEIGHBOUR, checkpoint=LibDDP.DDP_KEEP_IN_CHECKPOINT)
+
+"""
+    keep_shards(job, ctx, arrays, step; where=:neighbour)
+
+On all ranks, for a context with `shard=true`: keeps the values and the `ShardArray`s, the state after `step` steps, to which a change of the
+roster takes the job back. After `commit!`, or after `begin_step!` where `recall_shards!` has found nothing. `where`: `:neighbour` keeps
+copies in memory, here and on another rank; `:checkpoint` says that the program has saved it (`save_shards`).
+"""
+function keep_shards(job::Elastic, ctx::Context, arrays, step::Integer; where::Symbol=:neighbour)
+    haskey(KEPT_WHERE, where) || throw(ArgumentError("where: there is no $where; there are :neighbour and :checkpoint"))
+    kept = name_arrays(ctx, arrays)
+    GC.@preserve kept with_parts(job) do
+        call(LibDDP.ddp_elastic_keep_shards, job.handle, ctx.handle.pointer, Int64(step), Int32(KEPT_WHERE[where]))
+    end
+    return nothing
+end
+
+"""
+    recall_shards!(job, ctx, arrays) -> Bool
+
+On all ranks, where `begin_step!` says `changed`: fills the `ShardArray`s of the new pieces, and all values, from what ranks have kept.
+`false`: nothing was kept in memory, and nothing has changed here.
+"""
+function recall_shards!(job::Elastic, ctx::Context, arrays)
+    kept, found = name_arrays(ctx, arrays), Ref{Int32}(0)
+    GC.@preserve kept with_parts(job) do
+        call(LibDDP.ddp_elastic_recall_shards, job.handle, ctx.handle.pointer, found)
+    end
+    return found[] != 0
+end
+
 "This rank will leave. Go on with steps until `begin_step!` says `leaving`."
 announce_leave!(job::Elastic) = call(LibDDP.ddp_elastic_announce_leave, job.handle)
 

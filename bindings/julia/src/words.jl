@@ -8,7 +8,7 @@ const OTHER_WORDS = Dict(
     "ddp_register_param" => "register!", "ddp_set_comm_hook" => "set_hook!", "ddp_broadcast" => "bcast!", "ddp_work_test" => "isdone",
     "ddp_context_create" => "Context", "ddp_group_create" => "Group", "ddp_store_create" => "Store", "ddp_work_create" => "Work",
     "ddp_optimizer_create" => "Optimizer", "ddp_optimizer_set" => "set_option!", "ddp_optimizer_step" => "step!",
-    "ddp_optimizer_in_step" => "in_step!",
+    "ddp_optimizer_in_step" => "in_step!", "ddp_elastic_recall_shards" => "recall_shards!",
     "ddp_optimizer_state_count" => "optimizer_state", "ddp_optimizer_state_get" => "optimizer_state",
     "ddp_shard_array" => "ShardArray", "ddp_shard_save" => "save_shards", "ddp_shard_load" => "load_shards!",
     "ddp_averager_create" => "Averager", "ddp_elastic_create" => "Elastic", "ddp_elastic_begin" => "begin_step!",

@@ -47,6 +47,35 @@ end
     close(job)
 end
 
+@testset "shards" begin
+    job, value, gradient = job_of(; name="shards"), zeros(Float32, 3), ones(Float32, 3)
+    ctx = Context(job.group; shard=true)
+    register!(ctx, "w", value, gradient)
+    commit!(ctx)
+    add_context!(job, ctx)
+    optimizer = Optimizer(ctx, "sgd"; lr=1, momentum=0.5)
+    @test begin_step!(job).changed
+    @test !recall_shards!(job, ctx, optimizer_state(optimizer))
+    keep_shards(job, ctx, optimizer_state(optimizer), 0)
+    for step in 0:1
+        @test begin_step!(job).step == step
+        wait_value(ctx, ctx.parameters[1])
+        grad_ready(ctx, ctx.parameters[1])
+        finalize!(ctx)
+        step!(optimizer)
+        publish!(ctx)
+        commit!(job)
+        fails(() -> keep_shards(job, ctx, optimizer_state(optimizer), 7), C.DDP_ERROR_INVALID_ARGUMENT, "step is 7")
+        keep_shards(job, ctx, optimizer_state(optimizer), step + 1; where=step == 0 ? :neighbour : :checkpoint)
+    end
+    fails(() -> recall_shards!(job, ctx, optimizer_state(optimizer)), C.DDP_ERROR_INVALID_STATE, "roster is the same")
+    wait_value(ctx, ctx.parameters[1])
+    @test value == fill(Float32(-2.5), 3)
+    close(optimizer)
+    close(ctx)
+    close(job)
+end
+
 @testset "shares" begin
     @test [shard_range(7, rank, 3) for rank in 0:2] == [1:3, 4:5, 6:7]
     @test isempty(shard_range(1, 1, 2))

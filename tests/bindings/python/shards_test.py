@@ -198,8 +198,8 @@ class Shards(unittest.TestCase):
             with support.raises(self, ddp.InvalidStateError, "not published it, since step 0; call Context.publish"):
                 self.backward(ctx, 1)
             ctx.publish()
-        with support.raises(self, ddp.Error, "shard=True does not work with", "join=True"):
-            ddp.Context(self.group, shard=True, join=True).commit()
+        with support.raises(self, ddp.Error, "shard=True does not work with", "autotune=True"):
+            ddp.Context(self.group, shard=True, autotune=True).commit()
 
 
 if __name__ == "__main__":

@@ -515,7 +515,7 @@ public final class Context extends Hooks implements AutoCloseable {
     }
 
     /** For the next call. */
-    private void name(Collection<ShardArray> arrays, boolean written) {
+    void name(Collection<ShardArray> arrays, boolean written) {
         for (ShardArray each : arrays) { // first of all, as a call that fails has named some
             own(each.parameter());
             String what = each.key() + " of " + each.parameter().name();

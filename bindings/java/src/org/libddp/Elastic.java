@@ -1,7 +1,9 @@
 package org.libddp;
 
+import java.lang.ref.Reference;
 import java.nio.Buffer;
 import java.util.ArrayList;
+import java.util.Collection;
 import java.util.List;
 
 /**
@@ -136,6 +138,38 @@ public final class Elastic implements AutoCloseable {
      */
     public void confirmMember() {
         withParts(() -> ddp.ddp_elastic_confirm_member(handle));
+    }
+
+    /**
+     * On all ranks, for a context with shards: keeps the values and the arrays, the state after so
+     * many steps, to which a change of the roster takes the job back. After {@link #commit}, or
+     * after {@link #begin} where recallShards has found nothing.
+     *
+     * @param context of this job
+     * @param arrays the state of all pieces, such as {@link Optimizer#state}, without values
+     * @param step the steps that the job has applied
+     * @param where here and at a neighbour, or in the program's checkpoint
+     */
+    public void keepShards(Context context, Collection<ShardArray> arrays, long step, Keep where) {
+        context.name(arrays, false);
+        withParts(() -> ddp.ddp_elastic_keep_shards(handle, context.handle, step, where.code));
+        Reference.reachabilityFence(arrays);
+    }
+
+    /**
+     * On all ranks, where {@link #begin} says changed: fills the arrays of the new pieces, and all
+     * values, from what ranks have kept.
+     *
+     * @param context of this job
+     * @param arrays those to fill
+     * @return false: nothing was kept in memory, and nothing has changed here
+     */
+    public boolean recallShards(Context context, Collection<ShardArray> arrays) {
+        context.name(arrays, true);
+        int[] found = new int[1];
+        withParts(() -> ddp.ddp_elastic_recall_shards(handle, context.handle, found));
+        Reference.reachabilityFence(arrays);
+        return found[0] != 0;
     }
 
     /** This rank will leave. Go on with steps until {@link #begin} says leaving. */

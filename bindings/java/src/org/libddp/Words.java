@@ -91,6 +91,7 @@ final class Words {
         }
         if (name.startsWith("DDP_REDUCTION_")) return "Reduction." + name.substring(14);
         if (name.startsWith("DDP_OWNER_")) return "Owner." + name.substring(10);
+        if (name.startsWith("DDP_KEEP_")) return "Keep." + name.substring(9);
         if (name.startsWith("DDP_OUTER_")) return "Averager.Outer." + name.substring(10);
         if (name.startsWith("DDP_ERROR_")) return error(name);
         return name.substring(4);

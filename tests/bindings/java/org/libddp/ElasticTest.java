@@ -36,6 +36,40 @@ class ElasticTest {
     }
 
     @Test
+    void shards() {
+        FloatBuffer value = Support.full(3, 0), gradient = Support.full(3, 1);
+        try (Elastic job = new Elastic(options());
+                Context ctx = new Context(job.group(), new ContextOptions().shard(true))) {
+            ctx.register("w", value, gradient);
+            ctx.commit();
+            job.addContext(ctx);
+            try (Optimizer optimizer = new Optimizer(ctx, "sgd", "lr=1,momentum=0.5")) {
+                assertTrue(job.begin().changed());
+                assertEquals(false, job.recallShards(ctx, optimizer.state()));
+                job.keepShards(ctx, optimizer.state(), 0, Keep.AT_NEIGHBOUR);
+                for (int step = 0; step < 2; ++step) {
+                    assertEquals(step, job.begin().step());
+                    ctx.awaitValue(ctx.parameters().get(0));
+                    ctx.gradReady(0);
+                    ctx.finalizeStep();
+                    optimizer.step();
+                    ctx.publish();
+                    job.commit();
+                    int next = step + 1;
+                    raises(DdpException.InvalidArgument.class, "step is 7",
+                            () -> job.keepShards(ctx, optimizer.state(), 7, Keep.AT_NEIGHBOUR));
+                    job.keepShards(ctx, optimizer.state(), next,
+                            step == 0 ? Keep.AT_NEIGHBOUR : Keep.IN_CHECKPOINT);
+                }
+                raises(DdpException.InvalidState.class, "roster is the same",
+                        () -> job.recallShards(ctx, optimizer.state()));
+                ctx.awaitValue(ctx.parameters().get(0));
+                assertEquals(-2.5f, value.get(1));
+            }
+        }
+    }
+
+    @Test
     void steps() {
         FloatBuffer gradient = Support.full(3, 0);
         try (Elastic job = new Elastic(options()); Context ctx = context(job, gradient);

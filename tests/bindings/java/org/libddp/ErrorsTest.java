@@ -88,8 +88,7 @@ class ErrorsTest {
                 "ddp_error_param", "ddp_error_rank", "ddp_error_step", "ddp_layout_free",
                 "ddp_param_desc_init_sized", "ddp_status_name", "ddp_error_create",
                 // reached through org.libddp.ddp alone
-                "ddp_set_update", "ddp_wait_value_on", "ddp_elastic_keep_shards",
-                "ddp_elastic_recall_shards");
+                "ddp_set_update", "ddp_wait_value_on");
         for (String name : Words.names()) {
             String word = Words.inJava(name);
             assertEquals(List.of(), Support.namesOfC(word), name);

@@ -68,6 +68,8 @@ class ExportsTest {
                 Arrays.stream(Reduction.values()).map(each -> each.code).toList());
         assertEquals(List.of(ddp.DDP_OWNER_ELEMENTS, ddp.DDP_OWNER_WHOLE, ddp.DDP_OWNER_REPLICATED),
                 Arrays.stream(Owner.values()).map(each -> each.code).toList());
+        assertEquals(List.of(ddp.DDP_KEEP_AT_NEIGHBOUR, ddp.DDP_KEEP_IN_CHECKPOINT),
+                Arrays.stream(Keep.values()).map(each -> each.code).toList());
         assertEquals(List.of(ddp.DDP_DEVICE_CPU, ddp.DDP_DEVICE_CUDA),
                 Arrays.stream(Device.Type.values()).map(type -> type.code).toList());
     }
