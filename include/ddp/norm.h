@@ -43,7 +43,7 @@
  * all ranks, and gradients of integers. A norm is known when the step ends, not in ddp_wait_param,
  * nor in the reduced callback or a hook.
  *
- * EXPERIMENTAL.
+ * EXPERIMENTAL: norms in graphs of devices may be added.
  */
 #ifndef DDP_NORM_H
 #define DDP_NORM_H

@@ -37,7 +37,7 @@ class ElasticTest {
 
     @Test
     void shards() {
-        FloatBuffer value = Support.full(3, 0), gradient = Support.full(3, 1);
+        FloatBuffer value = Support.full(3, 0), gradient = Support.full(3, 0);
         try (Elastic job = new Elastic(options());
                 Context ctx = new Context(job.group(), new ContextOptions().shard(true))) {
             ctx.register("w", value, gradient);
@@ -50,6 +50,7 @@ class ElasticTest {
                 for (int step = 0; step < 2; ++step) {
                     assertEquals(step, job.begin().step());
                     ctx.awaitValue(ctx.parameters().get(0));
+                    gradient.put(1, 1);
                     ctx.gradReady(0);
                     ctx.finalizeStep();
                     optimizer.step();
