@@ -117,8 +117,9 @@ std::string hint(const Side& a, const Side& b, const ParamName& name_of) {
     if (a.at.plan != b.at.plan)
         return "the ranks freeze or skip different parameters; every rank must give ddp_set_frozen "
                "and ddp_skip_params the same ones; or their optimizers have different settings, "
-               "scales or numbers of steps, which ddp_optimizer_set and ddp_optimizer_step must "
-               "get alike; or ddp_set_update has given some ranks a function, and others none";
+               "scales or numbers of steps, which ddp_optimizer_set, ddp_optimizer_step and "
+               "ddp_optimizer_in_step must get alike; or ddp_set_update has given some ranks a "
+               "function, and others none";
     if (a.at.kind != b.at.kind || a.at.bucket != b.at.bucket)
         return "the ranks call collectives in a different order";
     if (a.at.device != b.at.device)
