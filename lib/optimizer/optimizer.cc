@@ -175,16 +175,20 @@ std::vector<Update> Optimizer::updates(double scale) {
     return all;
 }
 
-void Optimizer::step(double scale) {
-    Context& c = context();
-    require_scale(scale);
-    if (c.model().options.join) fail_call(DDP_ERROR_UNSUPPORTED, kCannotJoin);
+void Optimizer::require_steppable() const {
     if (torn_)
         fail_call(DDP_ERROR_INVALID_STATE,
                   "an earlier step failed in the middle; load parameters and state of a moment "
                   "before it into a new optimizer");
     require_same_pieces();
     require_matrices();
+}
+
+void Optimizer::step(double scale) {
+    Context& c = context();
+    require_scale(scale);
+    if (c.model().options.join) fail_call(DDP_ERROR_UNSUPPORTED, kCannotJoin);
+    require_steppable();
     // Where each rank has pieces of its own they may have loaded different states.
     Hash all_do;
     all_do.add(hash(scale));
@@ -211,10 +215,6 @@ void Optimizer::step(double scale) {
 
 // The same on all ranks.
 void Optimizer::require_inside() const {
-    if (torn_)
-        fail_call(DDP_ERROR_INVALID_STATE,
-                  "an earlier step failed in the middle; load parameters and state of a moment "
-                  "before it into a new optimizer");
     const ParamTable& table = context_.model().table;
     for (std::int32_t id = 0; id < table.size() && method_->measures(); ++id)
         if (const Param& p = table[id];
@@ -230,9 +230,8 @@ void Optimizer::step_inside(double scale) {
     require_scale(scale);
     Results& results = c.committed().results();
     results.require_updates();
+    require_steppable();
     require_inside();
-    require_same_pieces();
-    require_matrices();
     const auto keeps = std::make_shared<const double>(scale);
     results.set_update(
         [self = shared_from_this(), keeps](const std::vector<const ddp_piece*>& pieces) {

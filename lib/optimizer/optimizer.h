@@ -47,6 +47,7 @@ private:
     void require_same_pieces() const;
     std::uint64_t hash(double scale) const;
     void require_matrices() const;
+    void require_steppable() const;
     void require_inside() const;
     bool inside() const { return !inside_.expired(); }
     void update_inside(const std::vector<const ddp_piece*>& pieces, double scale);
