@@ -25,25 +25,18 @@
  */
 #define _GNU_SOURCE
 #include <ddp/ddp.h>
-#include <signal.h>
 #include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/time.h>
-#include <time.h>
-#include <unistd.h>
+
+#include "faults.h"
 
 enum { PARAMS = 6, SAMPLES = 12 };
 
 static struct {
-    const char *init, *backend, *die, *stop, *save;
+    const char *init, *backend, *save;
     long steps, min, max, settle, timeout, pause, leave_at, rejoin, size, every, save_every,
-        checkpoint, update, accumulate, die_at, die_after, stop_at;
+        checkpoint, update, accumulate;
 } want = {.init = "",
           .backend = "auto",
-          .die = "",
-          .stop = "",
           .save = "",
           .steps = 100,
           .min = 1,
@@ -53,9 +46,7 @@ static struct {
           .size = 1000,
           .every = 1,
           .save_every = 10,
-          .accumulate = 1,
-          .die_at = 1,
-          .stop_at = 1};
+          .accumulate = 1};
 
 /* The state of elements of a parameter. */
 typedef struct state {
@@ -83,39 +74,6 @@ static struct {
     float* sums[PARAMS]; /* gradients of the steps of a window */
     state all[PARAMS];
 } reference;
-
-static volatile sig_atomic_t told_to_leave;
-
-static void on_sigterm(int number) {
-    (void)number;
-    told_to_leave = 1;
-}
-
-static void nap_us(long us) {
-    const struct timespec time = {us / 1000000, us % 1000000 * 1000};
-    nanosleep(&time, NULL);
-}
-
-static double now_ms(void) {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec * 1e3 + (double)time.tv_nsec / 1e6;
-}
-
-static void die(int signal) {
-    (void)signal;
-    raise(SIGKILL);
-}
-
-/* Where die=PLACE may end the process, and stop=PLACE stop it. */
-static void at(const char* place) {
-    if (strcmp(place, want.stop) == 0 && --want.stop_at == 0) raise(SIGSTOP);
-    if (strcmp(place, want.die) != 0 || --want.die_at != 0) return;
-    if (want.die_after <= 0) die(0);
-    const struct itimerval timer = {{0, 0}, {want.die_after / 1000000, want.die_after % 1000000}};
-    signal(SIGALRM, die);
-    setitimer(ITIMER_REAL, &timer, NULL);
-}
 
 static void forget_error(void) {
     ddp_error_free(me.error);
@@ -542,44 +500,24 @@ static void train(void) {
 }
 
 static int take(const char* argument) {
-    const char* value = strchr(argument, '=');
-    if (!value) return 0;
-    const struct {
-        const char* name;
-        long* number;
-    } numbers[] = {{"steps=", &want.steps},
-                   {"min=", &want.min},
-                   {"max=", &want.max},
-                   {"settle=", &want.settle},
-                   {"timeout=", &want.timeout},
-                   {"pause=", &want.pause},
-                   {"leave-at=", &want.leave_at},
-                   {"rejoin=", &want.rejoin},
-                   {"size=", &want.size},
-                   {"every=", &want.every},
-                   {"save-every=", &want.save_every},
-                   {"checkpoint=", &want.checkpoint},
-                   {"update=", &want.update},
-                   {"accumulate=", &want.accumulate},
-                   {"die-at=", &want.die_at},
-                   {"die-after=", &want.die_after},
-                   {"stop-at=", &want.stop_at}};
-    const struct {
-        const char* name;
-        const char** text;
-    } texts[] = {{"init=", &want.init},
-                 {"backend=", &want.backend},
-                 {"die=", &want.die},
-                 {"stop=", &want.stop},
-                 {"save=", &want.save}};
-    ++value;
-    for (size_t i = 0; i < sizeof texts / sizeof *texts; ++i)
-        if (strncmp(argument, texts[i].name, strlen(texts[i].name)) == 0)
-            return *texts[i].text = value, 1;
-    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; ++i)
-        if (strncmp(argument, numbers[i].name, strlen(numbers[i].name)) == 0)
-            return *numbers[i].number = atol(value), 1;
-    return 0;
+    const option options[] = {{"steps=", &want.steps, NULL},
+                              {"min=", &want.min, NULL},
+                              {"max=", &want.max, NULL},
+                              {"settle=", &want.settle, NULL},
+                              {"timeout=", &want.timeout, NULL},
+                              {"pause=", &want.pause, NULL},
+                              {"leave-at=", &want.leave_at, NULL},
+                              {"rejoin=", &want.rejoin, NULL},
+                              {"size=", &want.size, NULL},
+                              {"every=", &want.every, NULL},
+                              {"save-every=", &want.save_every, NULL},
+                              {"checkpoint=", &want.checkpoint, NULL},
+                              {"update=", &want.update, NULL},
+                              {"accumulate=", &want.accumulate, NULL},
+                              {"init=", NULL, &want.init},
+                              {"backend=", NULL, &want.backend},
+                              {"save=", NULL, &want.save}};
+    return take_fault(argument) || take_from(argument, options, sizeof options / sizeof *options);
 }
 
 int main(int argc, char** argv) {

@@ -33,14 +33,9 @@
  */
 #define _GNU_SOURCE
 #include <ddp/ddp.h>
-#include <signal.h>
 #include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/time.h>
-#include <time.h>
-#include <unistd.h>
+
+#include "faults.h"
 
 enum { PARAMS = 6, SAMPLES = 12 };
 
@@ -49,30 +44,24 @@ static struct {
     const char* backend;
     const char* hook;
     const char* hook_options;
-    const char* die;
     const char* calls;
-    const char* stop;
     const char* save;
-    long steps, min, max, settle, timeout, pause, leave_at, rejoin, size, unused, rebuild, die_at,
-        die_after, contexts, stop_at, clock, sums, accumulate;
+    long steps, min, max, settle, timeout, pause, leave_at, rejoin, size, unused, rebuild, contexts,
+        clock, sums, accumulate;
 } want = {.init = "",
           .backend = "auto",
           .hook = "",
           .hook_options = "",
-          .die = "",
           .calls = "",
           .contexts = 1,
           .accumulate = 1,
-          .stop = "",
           .save = "",
           .steps = 100,
           .min = 1,
           .settle = 2000,
           .timeout = 5000,
           .leave_at = -1,
-          .size = 1000,
-          .die_at = 1,
-          .stop_at = 1};
+          .size = 1000};
 
 static struct {
     ddp_elastic* elastic;
@@ -82,45 +71,6 @@ static struct {
     float* gradients[PARAMS];
     float* momenta[PARAMS];
 } me;
-
-static volatile sig_atomic_t told_to_leave;
-
-static void on_sigterm(int number) {
-    (void)number;
-    told_to_leave = 1;
-}
-
-static void nap_us(long us) {
-    const struct timespec time = {us / 1000000, us % 1000000 * 1000};
-    nanosleep(&time, NULL);
-}
-
-static double now_ms(void) {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec * 1e3 + (double)time.tv_nsec / 1e6;
-}
-
-static void die(int signal) {
-    (void)signal;
-    raise(SIGKILL);
-}
-
-static void stop_at(const char* place) {
-    if (strcmp(place, want.stop) != 0 || --want.stop_at != 0) return;
-    raise(SIGSTOP);
-    printf("goes on\n");
-}
-
-/* Where die=PLACE may end the process, and stop=PLACE stop it. */
-static void at(const char* place) {
-    stop_at(place);
-    if (strcmp(place, want.die) != 0 || --want.die_at != 0) return;
-    if (want.die_after <= 0) die(0);
-    const struct itimerval timer = {{0, 0}, {want.die_after / 1000000, want.die_after % 1000000}};
-    signal(SIGALRM, die);
-    setitimer(ITIMER_REAL, &timer, NULL);
-}
 
 static int uses(int64_t step, int sample, int param) {
     return !want.unused || ((step + param) % 5 != 0 && (step * 7 + sample * 3 + param * 5) % 8 < 3);
@@ -395,44 +345,28 @@ static void train(void) {
 }
 
 static int take(const char* argument) {
-    const char* value = strchr(argument, '=');
-    if (!value) return 0;
-    const struct {
-        const char* name;
-        long* number;
-    } numbers[] = {{"steps=", &want.steps},
-                   {"min=", &want.min},
-                   {"max=", &want.max},
-                   {"settle=", &want.settle},
-                   {"timeout=", &want.timeout},
-                   {"pause=", &want.pause},
-                   {"leave-at=", &want.leave_at},
-                   {"rejoin=", &want.rejoin},
-                   {"size=", &want.size},
-                   {"unused=", &want.unused},
-                   {"rebuild=", &want.rebuild},
-                   {"die-at=", &want.die_at},
-                   {"die-after=", &want.die_after},
-                   {"stop-at=", &want.stop_at},
-                   {"clock=", &want.clock},
-                   {"contexts=", &want.contexts},
-                   {"sums=", &want.sums},
-                   {"accumulate=", &want.accumulate}};
-    const struct {
-        const char* name;
-        const char** text;
-    } texts[] = {{"init=", &want.init}, {"backend=", &want.backend},
-                 {"hook=", &want.hook}, {"hook-options=", &want.hook_options},
-                 {"die=", &want.die},   {"calls=", &want.calls},
-                 {"stop=", &want.stop}, {"save=", &want.save}};
-    ++value;
-    for (size_t i = 0; i < sizeof texts / sizeof *texts; ++i)
-        if (strncmp(argument, texts[i].name, strlen(texts[i].name)) == 0)
-            return *texts[i].text = value, 1;
-    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; ++i)
-        if (strncmp(argument, numbers[i].name, strlen(numbers[i].name)) == 0)
-            return *numbers[i].number = atol(value), 1;
-    return 0;
+    const option options[] = {{"steps=", &want.steps, NULL},
+                              {"min=", &want.min, NULL},
+                              {"max=", &want.max, NULL},
+                              {"settle=", &want.settle, NULL},
+                              {"timeout=", &want.timeout, NULL},
+                              {"pause=", &want.pause, NULL},
+                              {"leave-at=", &want.leave_at, NULL},
+                              {"rejoin=", &want.rejoin, NULL},
+                              {"size=", &want.size, NULL},
+                              {"unused=", &want.unused, NULL},
+                              {"rebuild=", &want.rebuild, NULL},
+                              {"clock=", &want.clock, NULL},
+                              {"contexts=", &want.contexts, NULL},
+                              {"sums=", &want.sums, NULL},
+                              {"accumulate=", &want.accumulate, NULL},
+                              {"init=", NULL, &want.init},
+                              {"backend=", NULL, &want.backend},
+                              {"hook=", NULL, &want.hook},
+                              {"hook-options=", NULL, &want.hook_options},
+                              {"calls=", NULL, &want.calls},
+                              {"save=", NULL, &want.save}};
+    return take_fault(argument) || take_from(argument, options, sizeof options / sizeof *options);
 }
 
 int main(int argc, char** argv) {
