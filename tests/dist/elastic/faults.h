@@ -1,4 +1,4 @@
-/* What elastic workers share: options, where they die, stop or are told to leave, and time. */
+/* Options, faults and time of elastic workers: where they die, stop, or are told to leave. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
