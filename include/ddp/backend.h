@@ -82,6 +82,8 @@ enum {
     DDP_COLLECTIVE_BARRIER = 5
 };
 
+enum { DDP_BACKEND_BLOCK_BYTES = 65536 }; /* see ddp_collective.take */
+
 /* One collective to carry out, as in group.h. */
 typedef struct ddp_collective {
     size_t struct_size;
@@ -122,10 +124,14 @@ typedef struct ddp_collective {
      * `send`, whose other parts hold anything afterwards; `send` of an allgather is this rank's
      * part of `recv`. NULL: every part has `count` elements. */
     const uint64_t* counts;
-    /* With DDP_BACKEND_GIVES, for an ALLGATHER with counts in CPU memory: instead of copying the
-     * parts of the other ranks to recv, call this, once for each of their bytes, from any thread.
-     * data: `bytes` bytes, where they are now. offset: where they belong in recv, in bytes. NULL:
-     * copy. */
+    /* With DDP_BACKEND_GIVES, in CPU memory. data: `bytes` bytes, where they are now. offset: where
+     * they belong in recv, in bytes. Call it from any thread.
+     *   ALLGATHER with counts: for the parts of the other ranks, once for each byte, instead of
+     *                          copying them to recv
+     *   ALLREDUCE:             for each block of DDP_BACKEND_BLOCK_BYTES of the result, which is
+     *                          final in recv, on exactly one of the ranks, which you choose: best
+     *                          the one that has it in a cache. The last block may be shorter.
+     * NULL: nobody asks. */
     void (*take)(void* taker, const void* data, size_t offset, size_t bytes);
     void* taker;
 } ddp_collective;
@@ -161,7 +167,7 @@ enum {
     /* run knows ddp_collective.counts. Otherwise libddp carries such operations out with allreduce
      * and broadcasts. */
     DDP_BACKEND_COUNTS = 1u << 10,
-    /* run knows ddp_collective.take. Otherwise libddp calls it, once the parts are in recv. */
+    /* run knows ddp_collective.take. Otherwise libddp calls it, once the operation is done. */
     DDP_BACKEND_GIVES = 1u << 11
 };
 

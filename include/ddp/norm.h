@@ -21,11 +21,17 @@
  * the n terms of a parameter is below (80 + n / 2^18) 2^-53. The 2-norm of f64 is infinite if
  * squares overflow (numbers beyond 1e154), and squares below 1e-308 count as 0.
  *
+ * MANY NUMBERS (2^18 or more in host memory, and none on devices): ranks share the counting, in
+ * shared memory while they reduce. Each parameter is then cut where its bucket is, every 64 KiB, so
+ * the last bits depend on the buckets. When ddp_finalize ends, the sums of the parts are exchanged
+ * in one allreduce of 8 bytes each: 1/8192 of the bytes of gradients, and 8 bytes a parameter.
+ *
  * WITH DDP_CONTEXT_SHARD each rank counts its own pieces, rank 0 what all ranks own, and the
  * ranks' sums are added in the order of ranks. So the last bits depend on the world and on the
  * buckets. The sums are exchanged when ddp_finalize ends, in one allgather of 16 bytes a norm.
- * With DDP_CONTEXT_SKIP_NONFINITE they travel with the agreement of check.h instead of one byte.
- * Without shards nothing is sent.
+ *
+ * With DDP_CONTEXT_SKIP_NONFINITE either exchange is that of check.h, whose byte travels along. In
+ * all other cases nothing is sent.
  *
  * NAN AND INFINITY make the norm NaN or infinite, on all ranks. Only ddp_clip_grad_norm and
  * ddp_clip_factor refuse them. With a flag of check.h the step has failed before.

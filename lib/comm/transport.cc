@@ -8,6 +8,7 @@
 
 #include "comm/registry.h"
 #include "kernels/dtype.h"
+#include "kernels/parts.h"
 #include "record/operation.h"
 #include "util/boundary.h"
 #include "util/deadline.h"
@@ -138,7 +139,7 @@ void Transport::leave() {
 }
 
 void Transport::run(const ddp_collective& collective) {
-    const bool gives = has(DDP_BACKEND_GIVES) && has(DDP_BACKEND_COUNTS);
+    const bool gives = has(DDP_BACKEND_GIVES) && (!collective.counts || has(DDP_BACKEND_COUNTS));
     if (collective.take && !gives) return run_and_take(collective);
     if (collective.counts && !has(DDP_BACKEND_COUNTS)) return run_in_parts(collective);
     auto failure = no_failure();
@@ -150,6 +151,10 @@ void Transport::run(const ddp_collective& collective) {
 void Transport::run_and_take(ddp_collective c) {
     const auto take = std::exchange(c.take, nullptr);
     run(c);
+    if (c.kind == DDP_COLLECTIVE_ALLREDUCE) {
+        c.take = take;
+        return take_share(c, c.recv, setup_.rank, setup_.world);
+    }
     std::size_t offset = 0;
     for (std::int32_t rank = 0; rank < setup_.world; ++rank) {
         const std::size_t bytes = static_cast<std::size_t>(c.counts[rank]) * dtype_size(c.dtype);

@@ -71,6 +71,7 @@ void LaunchQueue::begin_step(Step& step, const Participation& participation) {
         entry.bucket.step = step.synced_number;
         entry.bucket.result = nullptr;
         entry.bucket.done = nullptr;
+        entry.bucket.take = nullptr;
         entry.bucket.is_last = false;
         if (entry.now.live && !entry.alone) last = &entry;
         pending_[b].store(expected, std::memory_order_relaxed);
@@ -196,6 +197,7 @@ WorkPtr LaunchQueue::reduce(Entry& entry, OpTag tag) {
         return gradients_.reduce_alone(*link.impl, entry.bucket.tensors.front().param, *step_, tag);
     tag.traffic = hook_.given(entry.content);
     Hook& hook = *hook_.running();
+    if (hook.is_allreduce()) entry.bucket.take = entry.take;
     if (!recorder_) return hook.reduce(link, entry.bucket, tag);
     const std::int64_t since = record::now_ns();
     record_launch(entry, record::EventKind::kHookBegin, since);

@@ -78,10 +78,15 @@ Norms::Norms(const Model& model)
 void Norms::count(ReducerParts& parts, const ddp_bucket& bucket) {
     if (!parts.queue.sent(static_cast<std::size_t>(bucket.index))) return;
     std::vector<DeviceNorms::Result> on_device;
+    bool in_blocks = false;
     for (const BucketTensor& tensor : bucket.tensors) {
         const auto i = static_cast<std::size_t>(tensor.param);
         if (counted_[i] != 0) continue;
         counted_[i] = 1;
+        if (blocks_ && blocks_->has(tensor.param)) {
+            in_blocks = true;
+            continue;
+        }
         const void* numbers = nullptr;
         auto count = static_cast<std::size_t>(tensor.owned);
         ddp_dtype dtype = bucket.dtype;
@@ -105,6 +110,11 @@ void Norms::count(ReducerParts& parts, const ddp_bucket& bucket) {
                 terms(tensor.param, kind) = cpu::norm_terms(numbers, count, dtype, kind);
     }
     if (!on_device.empty()) count_on_device(bucket, on_device);
+    if (!in_blocks || bucket.take) return;
+    const Group& group = *parts.group;
+    blocks_->count_share(
+        static_cast<std::size_t>(bucket.index), bucket.result ? bucket.result : bucket.buffer,
+        bucket.result ? bucket.result_dtype : bucket.dtype, group.rank(), group.world());
 }
 
 void Norms::count_on_device(const ddp_bucket& bucket,
@@ -121,6 +131,7 @@ void Norms::count_on_device(const ddp_bucket& bucket,
 
 bool Norms::finite(std::int32_t param) const {
     const auto i = static_cast<std::size_t>(param);
+    if (blocks_ && blocks_->has(param)) return counted_[i] != 0 && blocks_->finite(param);
     const auto known = [&](NormKind kind) {
         return (kinds_[i] & bit(kind)) != 0 &&
                std::isfinite(terms_[3 * i + static_cast<std::size_t>(kind)]);
@@ -128,8 +139,29 @@ bool Norms::finite(std::int32_t param) const {
     return counted_[i] != 0 && std::any_of(std::begin(kKinds), std::end(kKinds), known);
 }
 
+// Ranks share the counting, unless an exchange takes longer than to count everything. Where devices
+// count, the host is not to wait for other ranks.
+void Norms::use_layout(ReducerParts& parts) {
+    constexpr std::int64_t kMany = 1 << 18;
+    blocks_ = nullptr;
+    if (model_.options.reducer.shard || on_devices_) return;
+    std::int64_t numbers = 0;
+    for (std::size_t i = 0; i < kinds_.size(); ++i)
+        if (kinds_[i] != 0) numbers += model_.table[static_cast<std::int32_t>(i)].count;
+    if (numbers < kMany) return;
+    blocks_ = std::make_shared<NormTerms>(*parts.layout, model_, kinds_);
+    for (std::size_t b = 0; b < parts.layout->size(); ++b) {
+        const ddp_dtype dtype = parts.layout->plan().buckets[b].dtype;
+        const std::size_t size = dtype_size(dtype);
+        parts.queue.set_take(b, [blocks = blocks_, b, dtype, size](
+                                    const void* data, std::size_t offset, std::size_t bytes) {
+            blocks->count(b, data, offset / size, bytes / size, dtype);
+        });
+    }
+}
+
 bool Norms::exchanges(const ReducerParts& parts) const {
-    return model_.options.reducer.shard && parts.group->world() > 1;
+    return (blocks_ || model_.options.reducer.shard) && parts.group->world() > 1;
 }
 
 void Norms::note_used(const ReducerParts& parts) {
@@ -174,8 +206,31 @@ std::uint8_t Norms::add_up(ReducerParts& parts, std::uint8_t flag, const OpTag& 
         on_devices_->bring();
         take_from_devices(parts);
     }
-    add_up_own(!exchanges(parts) || parts.group->rank() == 0);
-    if (!exchanges(parts)) return flag;
+    if (blocks_) flag = exchange_terms(parts, flag, tag);
+    const bool sums = exchanges(parts) && !blocks_;
+    add_up_own(!sums || parts.group->rank() == 0);
+    return sums ? exchange_sums(parts, flag, tag) : flag;
+}
+
+// Each term is of one rank, and 0 on the others. So is each flag.
+std::uint8_t Norms::exchange_terms(ReducerParts& parts, std::uint8_t flag, const OpTag& tag) {
+    std::vector<double>& all = blocks_->all();
+    const std::size_t count = all.size();
+    all.resize(count + static_cast<std::size_t>(parts.group->world()));
+    all[count + static_cast<std::size_t>(parts.group->rank())] = flag;
+    parts.group->run({DDP_COLLECTIVE_ALLREDUCE, nullptr, all.data(), all.size(), DDP_F64}, tag);
+    const double most =
+        *std::max_element(all.begin() + static_cast<std::ptrdiff_t>(count), all.end());
+    all.resize(count);
+    if (!(most >= 0 && most <= UINT8_MAX)) damaged(parts);
+    for (std::int32_t id = 0; id < model_.table.size(); ++id)
+        for (const NormKind kind : kKinds)
+            if (blocks_->has(id) && (kinds_[static_cast<std::size_t>(id)] & bit(kind)) != 0)
+                terms(id, kind) = blocks_->of(id, kind);
+    return static_cast<std::uint8_t>(most);
+}
+
+std::uint8_t Norms::exchange_sums(ReducerParts& parts, std::uint8_t flag, const OpTag& tag) {
     sums_.front().flag = flag;
     const std::size_t count = sums_.size();
     std::vector<Sum> all(count * static_cast<std::size_t>(parts.group->world()));
@@ -188,16 +243,27 @@ std::uint8_t Norms::add_up(ReducerParts& parts, std::uint8_t flag, const OpTag& 
         most = std::max(most, all[i].flag);
     }
     for (const Sum& sum : sums_)
-        if (sum.nonfinite >= model_.table.size() || most > UINT8_MAX)
-            throw Error(parts.group->break_everywhere(
-                {DDP_ERROR_IO, "a rank sent norms that no rank has; its memory is damaged", -1, -1,
-                 -1, parts.step->number}));
+        if (sum.nonfinite >= model_.table.size() || most > UINT8_MAX) damaged(parts);
     return static_cast<std::uint8_t>(most);
+}
+
+void Norms::damaged(ReducerParts& parts) const {
+    throw Error(parts.group->break_everywhere(
+        {DDP_ERROR_IO, "a rank sent norms that no rank has; its memory is damaged", -1, -1, -1,
+         parts.step->number}));
+}
+
+// A rank that has no more inputs counts its part for the others.
+void Norms::shadow(ReducerParts& parts) {
+    if (!blocks_ || added_up_) return;
+    for (std::size_t b = 0; b < parts.layout->size(); ++b) count(parts, parts.queue.wait(b));
+    add_up(parts, 0, parts.queue.step_tag(Purpose::kNorm));
 }
 
 // Where no rank needs to be told, the host does not wait for devices before it is asked.
 void Norms::on_end(ReducerParts& parts) {
-    if (!parts.step->has_results() || parts.step->skipped) return;
+    if (parts.step->discarded() || parts.step->skipped) return;
+    if (!parts.step->has_results()) return shadow(parts);
     const bool later = on_devices_ && !exchanges(parts);
     if (later) {
         note_used(parts);
@@ -213,6 +279,7 @@ void Norms::on_end(ReducerParts& parts) {
 
 void Norms::on_forget() {
     std::fill(counted_.begin(), counted_.end(), 0);
+    if (blocks_) blocks_->clear();
     added_up_ = false;
 }
 

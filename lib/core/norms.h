@@ -10,6 +10,7 @@
 #include "comm/tag.h"
 #include "core/device_norms.h"
 #include "core/model.h"
+#include "core/norm_terms.h"
 #include "core/observer.h"
 #include "hooks/bucket.h"
 #include "kernels/arithmetic.h"
@@ -25,6 +26,8 @@ public:
     void count(ReducerParts& parts, const ddp_bucket& bucket);
     // Whether the parameter is counted, and all numbers of its result are known to be finite.
     bool finite(std::int32_t param) const;
+    // Other buckets, between steps.
+    void use_layout(ReducerParts& parts);
     // Whether each rank counts a part, so that they tell each other.
     bool exchanges(const ReducerParts& parts) const;
     // Adds up what is counted, of all ranks. flag: travels along. Returns the largest of any rank.
@@ -60,6 +63,10 @@ private:
     void count_on_device(const ddp_bucket& bucket, const std::vector<DeviceNorms::Result>& results);
     // The parameters that were counted and used.
     void note_used(const ReducerParts& parts);
+    void shadow(ReducerParts& parts);
+    std::uint8_t exchange_terms(ReducerParts& parts, std::uint8_t flag, const OpTag& tag);
+    std::uint8_t exchange_sums(ReducerParts& parts, std::uint8_t flag, const OpTag& tag);
+    [[noreturn]] void damaged(ReducerParts& parts) const;
     // Waits for the terms that devices bring.
     void take_from_devices(ReducerParts& parts);
     void add_up_own(bool with_common);
@@ -74,6 +81,8 @@ private:
     std::vector<std::uint8_t> used_;           // of those, in the step that has ended
     bool added_up_ = false;                    // in this step
     std::unique_ptr<DeviceNorms> on_devices_;  // null: all are on the CPU
+    // Where ranks share the counting. Operations under way have it, too.
+    std::shared_ptr<NormTerms> blocks_;
     Mutex mutex_;
     bool waits_ DDP_GUARDED_BY(mutex_) = false;  // for devices: sums_ are not there
     std::int64_t step_ = 0;                      // that has ended

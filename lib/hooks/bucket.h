@@ -7,6 +7,7 @@
 #include <memory>
 #include <vector>
 
+#include "comm/collective.h"
 #include "ddp/hook.h"
 #include "device/stream.h"
 #include "kernels/dtype.h"
@@ -54,6 +55,8 @@ struct ddp_bucket {
     std::vector<libddp::BucketTensor> tensors;
     // Null: every rank gets the result of all elements.
     std::shared_ptr<const std::vector<libddp::BucketSection>> sections;
+    // Gets the result of an allreduce of the buffer, as in Collective; empty: nobody wants it.
+    libddp::Collective::Take take;
     // set_buffer: where the hook left the result; null: in `buffer`.
     void* result = nullptr;
     ddp_dtype result_dtype = DDP_F32;

@@ -46,6 +46,8 @@ public:
     // As in ddp_use_hook. Both are compared between ranks.
     virtual std::string name() const = 0;
     virtual std::string options() const { return ""; }
+    // Whether the result is that of an allreduce, as it is.
+    virtual bool is_allreduce() const { return false; }
     // Whether reduce() may run on the progress thread.
     virtual bool any_thread() const { return true; }
     // Whether ranks that apply the results stay alike.

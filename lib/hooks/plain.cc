@@ -17,7 +17,11 @@ Collective allreduce_of(const ddp_bucket& bucket) {
 
 // Returns the last work, which ends after the others.
 WorkPtr AllreduceHook::reduce(ddp_group& group, ddp_bucket& bucket, const OpTag& tag) {
-    if (!bucket.sections) return group.impl->submit(allreduce_of(bucket), tag);
+    if (!bucket.sections) {
+        Collective c = allreduce_of(bucket);
+        c.take = bucket.take;
+        return group.impl->submit(c, tag);
+    }
     WorkPtr last;
     for (const BucketSection& section : *bucket.sections) {
         Collective c = allreduce_of(bucket);

@@ -11,6 +11,7 @@ class AllreduceHook final : public Hook {
 public:
     WorkPtr reduce(ddp_group& group, ddp_bucket& bucket, const OpTag& tag) override;
     std::string name() const override { return "allreduce"; }
+    bool is_allreduce() const override { return true; }
     bool can_be_captured() const override { return true; }
 };
 

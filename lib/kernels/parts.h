@@ -1,6 +1,7 @@
 // The parts of a message of which each rank has one: of an allgather, and of a reduce_scatter.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -33,6 +34,18 @@ inline std::byte* part_of(const ddp_collective& c, const void* all, int rank) {
 // Elements of all parts.
 inline std::size_t all_parts(const ddp_collective& c, int world) {
     return c.counts ? c.count : c.count * static_cast<std::size_t>(world);
+}
+
+// An allreduce's result in blocks (ddp_collective.take), where each rank takes as many as any other.
+inline void take_share(const ddp_collective& c, const void* result, int rank, int world) {
+    const std::size_t bytes = c.count * dtype_size(c.dtype), block = DDP_BACKEND_BLOCK_BYTES;
+    const std::size_t blocks = (bytes + block - 1) / block;
+    const auto first = [&](int r) {
+        return blocks * static_cast<std::size_t>(r) / static_cast<std::size_t>(world) * block;
+    };
+    for (std::size_t at = first(rank); at < std::min(bytes, first(rank + 1)); at += block)
+        c.take(c.taker, static_cast<const std::byte*>(result) + at, at,
+               std::min(block, bytes - at));
 }
 
 // For comparing with other ranks: of the parts' sizes, where each has one. Else 0.

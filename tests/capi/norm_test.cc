@@ -58,6 +58,8 @@ double norm_of(const std::vector<float>& numbers, double p) {
 }
 
 const std::vector<std::int64_t> kSizes = {1000, 3, 257, 40'000, 0, 1, 5000, 64, 9001, 17};
+// So many that ranks share the counting.
+const std::vector<std::int64_t> kMany = {1000, 3, 257, 240'000, 0, 1, 50'000, 64, 9001, 17};
 
 struct Training {
     bool shard = false, view = false;
@@ -66,6 +68,7 @@ struct Training {
     std::string hook{};
     std::uint32_t flags = 0;
     ddp_reduction reduction = DDP_REDUCTION_MEAN;
+    std::vector<std::int64_t> sizes = kSizes;
 };
 
 // Three steps. The norms of all parameters, and of those with odd numbers: p 1, 2, infinity of
@@ -76,7 +79,7 @@ void train(int rank, ddp_group* group, const Training& training, Said& said,
     options.bucket_cap_bytes = options.first_bucket_cap_bytes = training.cap;
     options.flags = training.flags | (training.shard ? kShard : 0u);
     options.reduction = training.reduction;
-    Model model(group, kSizes, training.view, options);
+    Model model(group, training.sizes, training.view, options);
     for (int p = 0; p < model.count() && !training.owners.empty(); ++p)
         model.context.set_owner(
             p, training.owners[static_cast<std::size_t>(p) % training.owners.size()]);
@@ -182,6 +185,25 @@ TEST_P(Norms, HooksThatLeaveTheResultElsewhere) {
     }
 }
 
+// train() compares them with the results.
+TEST_P(Norms, ThatRanksCountTogether) {
+    const auto many = [&](Training training) {
+        training.sizes = kMany;
+        return train(options(), training);
+    };
+    const std::vector<double> want = many({});
+    EXPECT_EQ(many({false, true}), want);
+    for (const std::uint64_t cap : {30'000, 300'000}) expect_near(many({false, true, cap}), want);
+    constexpr std::uint32_t kVotes = DDP_CONTEXT_FIND_UNUSED | DDP_CONTEXT_SKIP_UNUSED_BUCKETS;
+    for (const std::uint32_t flags :
+         {std::uint32_t{DDP_CONTEXT_SKIP_NONFINITE}, std::uint32_t{DDP_CONTEXT_REFUSE_NONFINITE},
+          std::uint32_t{DDP_CONTEXT_CHECK}, kVotes})
+        expect_near(many({false, true, 300'000, {}, "", flags}), want);
+    for (const ddp_reduction reduction : {DDP_REDUCTION_SUM, DDP_REDUCTION_WEIGHTED_MEAN})
+        many({false, true, 300'000, {}, "", 0, reduction});
+    for (const char* hook : {"fp16", "powersgd"}) many({false, true, 300'000, {}, hook});
+}
+
 std::string name_of(const testing::TestParamInfo<std::tuple<int, Kind>>& instance) {
     return std::get<1>(instance.param).backend + std::to_string(std::get<0>(instance.param));
 }
@@ -198,8 +220,10 @@ INSTANTIATE_TEST_SUITE_P(Backends, Norms,
 
 // A context with a norm of all, of p 2.
 struct Normed : Model {
-    explicit Normed(ddp_group* group, std::uint32_t flags = 0, bool view = true)
-        : Model(group, {1000, 3, 500}, view, options(flags)) {
+    // first: the length of the first parameter.
+    explicit Normed(ddp_group* group, std::uint32_t flags = 0, bool view = true,
+                    std::int64_t first = 1000)
+        : Model(group, {first, 3, 500}, view, options(flags)) {
         norm = context.track_grad_norm();
     }
     static ddp_context_options options(std::uint32_t flags) {
@@ -220,9 +244,18 @@ struct Normed : Model {
         context.finalize();
     }
     double value() { return context.grad_norm(norm); }
+    // Of gradients of ones.
+    double ones() const { return std::sqrt(static_cast<double>(size(0)) + 503); }
 
     std::int32_t norm;
 };
+
+// Few numbers; so many that ranks share the counting; and shards.
+struct Counting {
+    std::int64_t first;
+    bool shard;
+};
+constexpr Counting kCounting[] = {{1000, false}, {300'000, false}, {1000, true}};
 
 TEST(Norm, EveryType) {
     constexpr ddp_dtype kTypes[] = {DDP_F16, DDP_BF16, DDP_F32, DDP_F64, DDP_C64, DDP_C128};
@@ -385,9 +418,9 @@ TEST(Norm, ClipsAsPyTorchDoes) {
 }
 
 TEST(Norm, ClippingANormThatIsNotFiniteNamesAParameterEverywhere) {
-    for (const bool shard : {false, true})
-        on_ranks(3, [&](int rank, ddp_group* group) {
-            Normed model(group, shard ? kShard : 0u);
+    for (const auto& [first, shard] : kCounting)
+        on_ranks(3, [first = first, shard = shard](int rank, ddp_group* group) {
+            Normed model(group, shard ? kShard : 0u, true, first);
             model.context.commit();
             for (int p = model.count(); p-- > 0;) {
                 model.context.wait_value(p);
@@ -407,19 +440,19 @@ TEST(Norm, ClippingANormThatIsNotFiniteNamesAParameterEverywhere) {
                         HasSubstr("norm 0 is nan"));
             if (shard) model.context.publish();
             model.step(1);
-            EXPECT_EQ(model.value(), std::sqrt(1503.0));
+            EXPECT_EQ(model.value(), model.ones());
         });
 }
 
 // It is found before any result, and named on all ranks, whoever owns it.
 TEST(Norm, TravelsWithTheAgreementOnBadNumbers) {
-    for (const bool shard : {false, true})
+    for (const auto& [first, shard] : kCounting)
         for (const std::uint32_t flag : {DDP_CONTEXT_SKIP_NONFINITE, DDP_CONTEXT_REFUSE_NONFINITE})
-            on_ranks(3, [&](int rank, ddp_group* group) {
-                Normed model(group, flag | (shard ? kShard : 0u));
+            on_ranks(3, [first = first, shard = shard, flag](int rank, ddp_group* group) {
+                Normed model(group, flag | (shard ? kShard : 0u), true, first);
                 model.context.commit();
                 model.step(2);
-                EXPECT_NEAR(model.value(), 2 * std::sqrt(1503.0), 1e-12);
+                EXPECT_NEAR(model.value(), 2 * model.ones(), 1e-9);
                 const auto bad = [&] {
                     if (shard) model.context.publish();
                     for (int p = model.count(); p-- > 0;) {
@@ -435,15 +468,15 @@ TEST(Norm, TravelsWithTheAgreementOnBadNumbers) {
                 if (flag == DDP_CONTEXT_REFUSE_NONFINITE) return;
                 if (shard) model.context.publish();
                 model.step(1);
-                EXPECT_NEAR(model.value(), std::sqrt(1503.0), 1e-12);
+                EXPECT_NEAR(model.value(), model.ones(), 1e-9);
             });
 }
 
 // The gradients are finite, their sum is not.
 TEST(Norm, ResultsThatOverflowAreNamed) {
-    for (const bool shard : {false, true})
-        on_ranks(2, [&](int, ddp_group* group) {
-            Normed model(group, DDP_CONTEXT_SKIP_NONFINITE | (shard ? kShard : 0u));
+    for (const auto& [first, shard] : kCounting)
+        on_ranks(2, [first = first, shard = shard](int, ddp_group* group) {
+            Normed model(group, DDP_CONTEXT_SKIP_NONFINITE | (shard ? kShard : 0u), true, first);
             model.context.commit();
             model.context.use_hook("fp16");
             for (int p = model.count(); p-- > 0;) {
@@ -494,16 +527,21 @@ TEST(Norm, FactoredGradientsCountWhole) {
 }
 
 TEST(Norm, ARankThatHasJoinedIsNoneOfIt) {
-    on_ranks(2, [](int rank, ddp_group* group) {
-        Normed model(group, DDP_CONTEXT_JOIN);
-        model.context.commit();
-        for (int step = 0; step < 1 + rank; ++step) {
-            model.context.step_begin();
-            model.step(2);
-            EXPECT_EQ(model.value(), (step == 0 ? 2 : 1) * std::sqrt(1503.0));
-        }
-        model.context.join();
-    });
+    for (const char* hook : {"allreduce", "fp16"})
+        for (const std::uint32_t flag :
+             {std::uint32_t{0}, std::uint32_t{DDP_CONTEXT_SKIP_NONFINITE}})
+            for (const std::int64_t first : {1000, 300'000})
+                on_ranks(2, [=](int rank, ddp_group* group) {
+                    Normed model(group, DDP_CONTEXT_JOIN | flag, true, first);
+                    model.context.commit();
+                    model.context.use_hook(hook);
+                    for (int step = 0; step < 1 + 2 * rank; ++step) {
+                        model.context.step_begin();
+                        model.step(2);
+                        EXPECT_EQ(model.value(), (step == 0 ? 2 : 1) * model.ones());
+                    }
+                    model.context.join();
+                });
 }
 
 TEST(Norm, MistakesAreNamed) {

@@ -7,6 +7,7 @@
 #include "backends/shm/operations.h"
 #include "kernels/arithmetic.h"
 #include "kernels/dtype.h"
+#include "kernels/parts.h"
 
 namespace libddp::shm {
 namespace {
@@ -14,6 +15,7 @@ namespace {
 // The bytes that a rank reduces at a time. Small enough that ranks share the work evenly, large
 // enough that asking for the next part costs nothing beside it.
 constexpr std::size_t kPartBytes = 64 << 10;
+static_assert(kPartBytes == DDP_BACKEND_BLOCK_BYTES);
 
 bool all_shared(const Team& team) {
     for (int rank = 0; rank < team.size(); ++rank)
@@ -66,7 +68,11 @@ void reduce_shared(Team& team, const ddp_collective& c) {
     const std::size_t size = kPartBytes / dtype_size(c.dtype);
     const auto parts = static_cast<std::uint32_t>(pieces_of(c.count, size));
     while (const auto part = team.claim_part(parts)) {
-        message.reduce(piece(c.count, size, *part));
+        const Range range = piece(c.count, size, *part);
+        message.reduce(range);
+        if (c.take)
+            c.take(c.taker, message.at(team.rank(), range), *part * kPartBytes,
+                   range.count() * dtype_size(c.dtype));
         team.finish_part(parts);
     }
     team.wait_for_parts(c);
@@ -218,8 +224,9 @@ void allreduce(Team& team, const ddp_collective& c, const Between* between) {
     if (between)
         return all_shared(team) ? reduce_shared(team, c, *between)
                                 : reduce_staged(team, c, *between);
-    if (is_inline(team, c)) return reduce_inline(team, c);
-    return all_shared(team) ? reduce_shared(team, c) : reduce_staged(team, c);
+    if (!is_inline(team, c) && all_shared(team)) return reduce_shared(team, c);
+    is_inline(team, c) ? reduce_inline(team, c) : reduce_staged(team, c);
+    if (c.take) take_share(c, c.recv, team.rank(), team.size());
 }
 
 }  // namespace libddp::shm
