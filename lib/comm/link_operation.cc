@@ -55,6 +55,9 @@ void validate(const Collective& c, const OpTag& tag, std::int32_t world) {
                  " without a stream of that device");
     }
     if (!reduces(c.kind)) return;
+    if (c.take && !is_floating(c.dtype))
+        fail(DDP_ERROR_INTERNAL, "a mean of ", dtype_name(c.dtype),
+             " is divided after it is taken");
     if (c.op < DDP_SUM || c.op > DDP_MAX)
         fail(DDP_ERROR_INVALID_ARGUMENT, "op ", c.op, " is unknown");
     if (!cpu::can_reduce(c.dtype, c.op == DDP_AVG ? DDP_SUM : c.op))
@@ -101,7 +104,6 @@ private:
     void begin();
     bool ready_on_device();
     void place_division();
-    void run_on_host();
     void run_on_device();
     void compare_behind();
     // Most operations do not need the label, whose copy costs a little.
@@ -276,7 +278,14 @@ ErrorInfo LinkOperation::run() noexcept try {
         if (result.ok() && on_device()) {
             run_on_device();
         } else if (result.ok()) {
-            run_on_host();
+            if (division_.before != 1) {
+                cpu::scale_copy(collective_.recv, op_.send, op_.count, op_.dtype, division_.before);
+                op_.send = collective_.recv;
+            }
+            link_.transport_->run(op_);
+            if (division_.after != 1)
+                cpu::scale_copy(op_.recv, op_.recv, part_count(op_, link_.rank()), op_.dtype,
+                                division_.after);
         }
         if (tag_.traffic) tag_.traffic->copied.fetch_add(copied_, std::memory_order_relaxed);
     } catch (...) {
@@ -292,19 +301,6 @@ ErrorInfo LinkOperation::run() noexcept try {
     return result;
 } catch (...) {
     return caught();
-}
-
-void LinkOperation::run_on_host() {
-    if (division_.before != 1) {
-        cpu::scale_copy(collective_.recv, op_.send, op_.count, op_.dtype, division_.before);
-        op_.send = collective_.recv;
-    }
-    if (division_.after == 1) return link_.transport_->run(op_);
-    const auto take = std::exchange(op_.take, nullptr);
-    link_.transport_->run(op_);
-    cpu::scale_copy(op_.recv, op_.recv, part_count(op_, link_.rank()), op_.dtype, division_.after);
-    op_.take = take;
-    if (take) take_share(op_, op_.recv, link_.rank(), link_.world());
 }
 
 void LinkOperation::run_on_device() {

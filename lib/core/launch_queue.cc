@@ -45,6 +45,12 @@ void LaunchQueue::reset_layout(const Layout* layout, const ParamTable& table) {
     }
 }
 
+void LaunchQueue::set_take(std::size_t bucket, Collective::Take take) {
+    Entry& entry = (*entries_)[bucket];
+    entry.taking = std::make_shared<const std::vector<BucketSection>>(
+        1, BucketSection{0, entry.bucket.count, nullptr, std::move(take)});
+}
+
 std::vector<StreamPtr> LaunchQueue::homes() const {
     std::vector<StreamPtr> homes;
     for (const Entry& entry : *entries_) homes.push_back(entry.bucket.home);
@@ -71,7 +77,7 @@ void LaunchQueue::begin_step(Step& step, const Participation& participation) {
         entry.bucket.step = step.synced_number;
         entry.bucket.result = nullptr;
         entry.bucket.done = nullptr;
-        entry.bucket.take = nullptr;
+        if (entry.taking) entry.bucket.sections = nullptr;
         entry.bucket.is_last = false;
         if (entry.now.live && !entry.alone) last = &entry;
         pending_[b].store(expected, std::memory_order_relaxed);
@@ -197,7 +203,7 @@ WorkPtr LaunchQueue::reduce(Entry& entry, OpTag tag) {
         return gradients_.reduce_alone(*link.impl, entry.bucket.tensors.front().param, *step_, tag);
     tag.traffic = hook_.given(entry.content);
     Hook& hook = *hook_.running();
-    if (hook.is_allreduce()) entry.bucket.take = entry.take;
+    if (hook.is_allreduce() && entry.taking) entry.bucket.sections = entry.taking;
     if (!recorder_) return hook.reduce(link, entry.bucket, tag);
     const std::int64_t since = record::now_ns();
     record_launch(entry, record::EventKind::kHookBegin, since);
@@ -307,20 +313,16 @@ ErrorInfo LaunchQueue::break_with(ErrorInfo error, const Entry& entry) {
     const std::string where =
         str("bucket ", entry.bucket.index, " of step ", step_->number, ", ", *entry.label);
     error = on_rank(hook_.group().rank(), std::move(error));
-    if (error.bucket < 0) error = with_bucket(std::move(error), entry, str(" (", where, ")"));
+    const auto complete = [&](ErrorInfo& named, const std::string& text) {
+        if (named.bucket >= 0) return;
+        named.bucket = entry.bucket.index;
+        named.step = step_->number;
+        named.message += text;
+    };
+    complete(error, str(" (", where, ")"));
     ErrorInfo verdict = hook_.group().break_everywhere(error);
-    if (verdict.bucket < 0)
-        verdict = with_bucket(std::move(verdict), entry,
-                              str(" (rank ", hook_.group().rank(), " was at ", where, ")"));
+    complete(verdict, str(" (rank ", hook_.group().rank(), " was at ", where, ")"));
     return verdict;
-}
-
-ErrorInfo LaunchQueue::with_bucket(ErrorInfo error, const Entry& entry,
-                                   const std::string& text) const {
-    error.bucket = entry.bucket.index;
-    error.step = step_->number;
-    error.message += text;
-    return error;
 }
 
 }  // namespace libddp

@@ -31,10 +31,9 @@ public:
     void set_recorder(const record::Recorder& recorder) { recorder_ = recorder; }
     // New buckets. Not while a step is under way. Null: the queue keeps none until others come.
     void reset_layout(const Layout* layout, const ParamTable& table);
-    // The bucket's results go there, where a collective makes them and nothing changes them later.
-    void set_take(std::size_t bucket, Collective::Take take) {
-        (*entries_)[bucket].take = std::move(take);
-    }
+    // The result of a bucket without sections goes there, where a collective makes it and nothing
+    // changes it later. Then the bucket has one section in this step.
+    void set_take(std::size_t bucket, Collective::Take take);
     // In whose order the memory of each bucket is.
     std::vector<StreamPtr> homes() const;
     // All buckets wait for their gradients. The step lasts until the next call.
@@ -92,7 +91,7 @@ private:
         bool in_place = false;
         std::shared_ptr<const std::string> label;
         std::shared_ptr<const void> memory;
-        Collective::Take take;
+        std::shared_ptr<const std::vector<BucketSection>> taking;  // null: nobody takes the result
         // Works of the program's own that use the bucket. They may still do when the group has
         // broken, and `work` failed.
         std::shared_ptr<std::atomic<std::int32_t>> borrowers =
@@ -114,7 +113,6 @@ private:
                        std::int64_t since_ns = 0) const;
     ErrorInfo break_with(ErrorInfo error, const Entry& entry);
     ErrorInfo in_this_group(ErrorInfo error) const;
-    ErrorInfo with_bucket(ErrorInfo error, const Entry& entry, const std::string& text) const;
 
     InstalledHook& hook_;
     Gradients& gradients_;

@@ -24,12 +24,12 @@ public:
     // bucket's. Any thread, each block once.
     void count(std::size_t bucket, const void* data, std::size_t first, std::size_t count,
                ddp_dtype dtype);
-    // What a rank counts of a bucket that no collective counts: its part of the blocks. result: of
+    // For a bucket that no collective counts: this rank counts its part of the blocks. result: of
     // the whole bucket.
     void count_share(std::size_t bucket, const void* result, ddp_dtype dtype, int rank, int world);
     // All, to be replaced by the sums over ranks: what a rank has not counted is 0.
     std::vector<double>& all() { return terms_; }
-    // Of all segments of a parameter.
+    // All segments of a parameter together.
     double of(std::int32_t param, cpu::NormKind kind) const;
     // Whether this rank has counted no term that is not finite.
     bool finite(std::int32_t param) const;

@@ -110,7 +110,8 @@ void Norms::count(ReducerParts& parts, const ddp_bucket& bucket) {
                 terms(tensor.param, kind) = cpu::norm_terms(numbers, count, dtype, kind);
     }
     if (!on_device.empty()) count_on_device(bucket, on_device);
-    if (!in_blocks || bucket.take) return;
+    const bool taken = bucket.sections != nullptr;
+    if (!in_blocks || taken) return;
     const Group& group = *parts.group;
     blocks_->count_share(
         static_cast<std::size_t>(bucket.index), bucket.result ? bucket.result : bucket.buffer,
@@ -141,7 +142,7 @@ bool Norms::finite(std::int32_t param) const {
 
 // Ranks share the counting, unless an exchange takes longer than to count everything. Where devices
 // count, the host is not to wait for other ranks.
-void Norms::use_layout(ReducerParts& parts) {
+void Norms::on_layout(ReducerParts& parts) {
     constexpr std::int64_t kMany = 1 << 18;
     blocks_ = nullptr;
     if (model_.options.reducer.shard || on_devices_) return;

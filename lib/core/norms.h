@@ -26,8 +26,6 @@ public:
     void count(ReducerParts& parts, const ddp_bucket& bucket);
     // Whether the parameter is counted, and all numbers of its result are known to be finite.
     bool finite(std::int32_t param) const;
-    // Other buckets, between steps.
-    void use_layout(ReducerParts& parts);
     // Whether each rank counts a part, so that they tell each other.
     bool exchanges(const ReducerParts& parts) const;
     // Adds up what is counted, of all ranks. flag: travels along. Returns the largest of any rank.
@@ -41,6 +39,7 @@ public:
     // Multiplies the gradients that the norm counts by it. Returns value().
     double clip(std::int32_t norm, double max_norm);
 
+    void on_layout(ReducerParts& parts) override;
     void on_begin(ReducerParts&) override { ended_.store(nullptr, std::memory_order_relaxed); }
     void on_bucket(ReducerParts& parts, const ddp_bucket& bucket) override { count(parts, bucket); }
     void on_end(ReducerParts& parts) override;

@@ -22,6 +22,8 @@ class Observer {
 public:
     virtual ~Observer() = default;
 
+    // There are other buckets, between steps.
+    virtual void on_layout(ReducerParts&) {}
     // A step is about to begin, on the thread of its first gradient, or on several that compete for
     // it. No gradient is in its bucket.
     virtual void on_begin(ReducerParts&) {}

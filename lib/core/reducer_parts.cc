@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "comm/link.h"
-#include "core/norms.h"
 
 namespace libddp {
 
@@ -24,7 +23,7 @@ ReducerParts::ReducerParts(std::shared_ptr<Group> of, const ContextNumber& with,
 void ReducerParts::use_layout() {
     gradients.reset_layout(*layout);
     queue.reset_layout(layout.get(), model.table);
-    if (observers.norms) observers.norms->use_layout(*this);
+    for (const auto& observer : observers.all) observer->on_layout(*this);
     next_step(step ? step->begin : Step::Begin{});
 }
 

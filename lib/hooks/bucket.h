@@ -20,6 +20,7 @@ struct BucketSection {
     // The elements of each rank's part: the parts stand one after another, and each rank gets the
     // result of its own. Null: every rank gets the whole.
     std::shared_ptr<const std::vector<std::uint64_t>> counts{};
+    Collective::Take take{};  // of its collective; empty: nobody looks at the result meanwhile
 };
 
 // A parameter's gradient inside a bucket, and its value.
@@ -53,10 +54,8 @@ struct ddp_bucket {
     void* buffer = nullptr;
     std::size_t count = 0;  // elements, gaps included
     std::vector<libddp::BucketTensor> tensors;
-    // Null: every rank gets the result of all elements.
+    // Null: all, and every rank gets the result.
     std::shared_ptr<const std::vector<libddp::BucketSection>> sections;
-    // Gets the result of an allreduce of the buffer, as in Collective; empty: nobody wants it.
-    libddp::Collective::Take take;
     // set_buffer: where the hook left the result; null: in `buffer`.
     void* result = nullptr;
     ddp_dtype result_dtype = DDP_F32;

@@ -17,17 +17,14 @@ Collective allreduce_of(const ddp_bucket& bucket) {
 
 // Returns the last work, which ends after the others.
 WorkPtr AllreduceHook::reduce(ddp_group& group, ddp_bucket& bucket, const OpTag& tag) {
-    if (!bucket.sections) {
-        Collective c = allreduce_of(bucket);
-        c.take = bucket.take;
-        return group.impl->submit(c, tag);
-    }
+    if (!bucket.sections) return group.impl->submit(allreduce_of(bucket), tag);
     WorkPtr last;
     for (const BucketSection& section : *bucket.sections) {
         Collective c = allreduce_of(bucket);
         c.recv = static_cast<std::byte*>(c.recv) + section.begin * dtype_size(c.dtype);
         c.count = section.count;
         c.counts = section.counts;
+        c.take = section.take;
         if (c.counts) c.kind = DDP_COLLECTIVE_REDUCE_SCATTER;
         last = group.impl->submit(c, tag);
     }

@@ -244,7 +244,7 @@ struct Normed : Model {
         context.finalize();
     }
     double value() { return context.grad_norm(norm); }
-    // Of gradients of ones.
+    // The norm of gradients of ones.
     double ones() const { return std::sqrt(static_cast<double>(size(0)) + 503); }
 
     std::int32_t norm;
