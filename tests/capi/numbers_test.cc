@@ -75,7 +75,9 @@ struct Net {
             own.emplace_back(static_cast<std::size_t>(size));
             std::string name = std::to_string(own.size() - 1);
             name.insert(0, 1, 'p');
-            context.add_param<float>(name, {size}, nullptr,
+            values.emplace_back(options.flags & DDP_CONTEXT_SHARD ? own.back().size() : 0);
+            context.add_param<float>(name, {size},
+                                     values.back().empty() ? nullptr : values.back().data(),
                                      home == Home::kView ? nullptr : own.back().data(),
                                      home == Home::kInPlace ? DDP_PARAM_IN_PLACE : 0);
         }
@@ -101,6 +103,7 @@ struct Net {
     BorrowedGroup borrowed;
     ddp::Context context;
     Gradients& own = lasting_gradients();
+    Gradients values;  // with shards
 
 private:
     Home home_;
@@ -542,6 +545,88 @@ TEST(Numbers, EveryHookGoesOnAfterASkip) {
                     }
                 });
         }
+}
+
+struct Planted {
+    const char* hook;
+    const char* options;
+    std::uint32_t flags;
+    Home home;
+    bool norm;
+};
+
+// One number of one rank is bad in the second step. Each rank looks at what it has afterwards.
+void plant(int rank, ddp_group* group, const Planted& planted, int seed) {
+    const std::vector<std::int64_t> sizes = {600, 1, 40'000, 257'000};
+    const bool refused = (planted.flags & DDP_CONTEXT_REFUSE_NONFINITE) != 0;
+    Net net(group, sizes, planted.home, with(planted.flags, 100'000));
+    if (planted.norm) net.context.track_grad_norm();
+    net.context.commit();
+    net.context.use_hook(planted.hook, planted.options);
+    const int owner = seed % 3, param = seed % 4;
+    const auto element = static_cast<std::int64_t>(seed) * 7919 % sizes[static_cast<size_t>(param)];
+    const float bad = seed % 2 == 0 ? kNan : kInfinity;
+    const auto step = [&](bool spoilt) {
+        net.announce(1, [&](int p, float* gradient) {
+            if (spoilt && rank == owner && p == param) gradient[element] = bad;
+        });
+        net.context.finalize();
+    };
+    const auto publish = [&] {
+        if (planted.flags & DDP_CONTEXT_SHARD) net.context.publish();
+        for (int p = 0; p < 4; ++p) net.context.wait_value(p);
+    };
+    step(false);
+    publish();
+    const ddp::Error error = error_of([&] {
+        net.borrowed.barrier();
+        step(true);
+    });
+    EXPECT_EQ(facts_of(error), (Facts{DDP_ERROR_NONFINITE, owner, param, error.bucket(), 1}));
+    EXPECT_THAT(error.what(), HasSubstr("element " + std::to_string(element) + " of " +
+                                        std::to_string(sizes[static_cast<size_t>(param)]) + " is " +
+                                        (std::isnan(bad) ? "nan" : "inf")));
+    const auto is_own = [&](int p, std::int64_t i) {
+        return planted.home == Home::kCopy && rank == owner && p == param && i == element;
+    };
+    // Buckets of a broken group hold anything.
+    for (int p = 0; p < 4 && (planted.home == Home::kCopy || !refused); ++p) {
+        std::int64_t found = 0;
+        for (std::size_t i = 0; i < net.size(p); ++i)
+            found += !std::isfinite(net.grad(p)[i]) && !is_own(p, static_cast<std::int64_t>(i));
+        EXPECT_EQ(found, 0) << p;
+    }
+    if (refused) return;
+    publish();
+    step(false);
+    if (planted.norm) {
+        EXPECT_TRUE(std::isfinite(net.context.grad_norm(0)));
+    }
+}
+
+TEST(Numbers, APlantedNumberIsNamedWhateverElseIsOn) {
+    int seed = 0;
+    for (const auto& [hook, options] : std::initializer_list<std::pair<const char*, const char*>>{
+             {"allreduce", ""},
+             {"fp16", ""},
+             {"powersgd", "start=0,min_rate=0.1"},
+             {"quantize_per_channel", "min_elements=0"},
+             {"topk", "min_elements=0"}})
+        for (const std::uint32_t flag : {DDP_CONTEXT_SKIP_NONFINITE, DDP_CONTEXT_REFUSE_NONFINITE})
+            for (const bool shard : {false, true})
+                for (const Home home : {Home::kCopy, Home::kView, Home::kInPlace})
+                    for (const bool norm : {false, true}) {
+                        const Planted planted{hook, options, flag | (shard ? DDP_CONTEXT_SHARD : 0),
+                                              home, norm};
+                        if (shard && home == Home::kInPlace) continue;
+                        const testing::ScopedTrace trace(
+                            "", 0,
+                            std::string(hook) + (shard ? ", shards" : "") + (norm ? ", norm" : "") +
+                                ", seed " + std::to_string(++seed));
+                        on_ranks(
+                            {3, seed % 4 == 0 ? "shm" : "threads"},
+                            [&](int rank, ddp_group* group) { plant(rank, group, planted, seed); });
+                    }
 }
 
 // 16 bits overflow where the gradients do not.
