@@ -134,6 +134,9 @@ typedef struct ddp_collective {
      * NULL: nobody asks. */
     void (*take)(void* taker, const void* data, size_t offset, size_t bytes);
     void* taker;
+    /* With DDP_BACKEND_CARRIES: two words of this rank's. Before `run` returns DDP_OK it replaces
+     * them by the OR of all ranks' words. All ranks give some, or none. NULL: none. */
+    uint64_t* carried;
 } ddp_collective;
 
 enum {
@@ -168,7 +171,10 @@ enum {
      * and broadcasts. */
     DDP_BACKEND_COUNTS = 1u << 10,
     /* run knows ddp_collective.take. Otherwise libddp calls it, once the operation is done. */
-    DDP_BACKEND_GIVES = 1u << 11
+    DDP_BACKEND_GIVES = 1u << 11,
+    /* run knows ddp_collective.carried. Otherwise libddp sends such words with a collective of
+     * their own. */
+    DDP_BACKEND_CARRIES = 1u << 12
 };
 
 /* The functions of a backend. One thread at a time calls `match`, `run` and `ready`, not always the

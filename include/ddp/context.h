@@ -68,7 +68,8 @@ enum {
     /* With FIND_UNUSED or STATIC_GRAPH: the program adds to gradients. participation.h. Not for
      * sums */
     DDP_CONTEXT_ACCUMULATE = 1u << 16,
-    DDP_CONTEXT_SHARD = 1u << 17 /* each rank updates a share of the parameters: shard.h */
+    DDP_CONTEXT_SHARD = 1u << 17, /* each rank updates a share of the parameters: shard.h */
+    DDP_CONTEXT_VOTES = 1u << 18  /* bits of each rank travel with each step: vote.h */
 };
 
 /* All ranks must give the same values. */

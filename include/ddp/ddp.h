@@ -36,6 +36,7 @@
 #include "sparse.h"
 #include "stats.h"
 #include "store_more.h"
+#include "vote.h"
 #endif
 
 #endif /* DDP_DDP_H */

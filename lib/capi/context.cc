@@ -29,7 +29,8 @@ constexpr std::uint32_t kContextFlags =
     DDP_CONTEXT_SKIP_UNUSED_BUCKETS | DDP_CONTEXT_JOIN | DDP_CONTEXT_DIVIDE_BY_PRESENT |
     DDP_CONTEXT_STOP_AT_FIRST_JOIN | DDP_CONTEXT_CONSENSUS_ORDER | DDP_CONTEXT_CHECK |
     DDP_CONTEXT_REFUSE_NONFINITE | DDP_CONTEXT_SKIP_NONFINITE | DDP_CONTEXT_VERIFY_BUFFERS |
-    DDP_CONTEXT_AUTOTUNE | DDP_CONTEXT_ACCUMULATE | DDP_CONTEXT_SHARD;
+    DDP_CONTEXT_AUTOTUNE | DDP_CONTEXT_ACCUMULATE | DDP_CONTEXT_SHARD |
+    DDP_CONTEXT_VOTES;
 constexpr std::uint32_t kMostUses = 1u << 20;
 constexpr std::uint64_t kMostCaps = 1u << 20;
 
@@ -182,7 +183,8 @@ ContextOptions read_options(const ddp_context_options* options, const Group& gro
     reducer.find_unused = has(DDP_CONTEXT_FIND_UNUSED);
     reducer.static_graph = has(DDP_CONTEXT_STATIC_GRAPH);
     reducer.keep_local_unused = has(DDP_CONTEXT_KEEP_LOCAL_UNUSED);
-    reducer.votes = has(DDP_CONTEXT_SKIP_UNUSED_BUCKETS);
+    reducer.skip_unused = has(DDP_CONTEXT_SKIP_UNUSED_BUCKETS);
+    reducer.votes = has(DDP_CONTEXT_VOTES);
     read_check(o, reducer);
     result.initial_broadcast = !has(DDP_CONTEXT_NO_INITIAL_BROADCAST);
     result.buffer_broadcast = !has(DDP_CONTEXT_NO_BUFFER_BROADCAST);

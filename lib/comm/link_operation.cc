@@ -209,6 +209,12 @@ void LinkOperation::begin() {
     if (c.kind == DDP_COLLECTIVE_REDUCE_SCATTER && c.counts)
         op_.recv = part_of(op_, c.recv, link_.rank());
     if (reduces(c.kind) && c.op == DDP_AVG) place_division();
+    if (CarriedWords* const carried = tag_.carried.get();
+        carried && carried->link == &link_ && !carried->taken &&
+        link_.transport_->has(DDP_BACKEND_CARRIES) && !on_device_transport()) {
+        carried->taken = true;
+        op_.carried = carried->words;
+    }
     // Operations of a device's own backend are compared on the host.
     if (checked_ && link_.transport_->has(DDP_BACKEND_COMPARES) && !on_device_transport()) {
         op_.signature = &compared_.mine;

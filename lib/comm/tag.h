@@ -15,6 +15,7 @@
 namespace libddp {
 
 class Comparisons;
+class Link;
 class Queue;
 
 // The facts of an operation that ranks compare, beside the collective itself.
@@ -55,6 +56,14 @@ struct Traffic {
     std::atomic<std::uint64_t> copied{0};
 };
 
+// Words of each rank that travel with the first operation of a link that has the tag, if its
+// transport can carry them.
+struct CarriedWords {
+    const Link* link = nullptr;  // null: no operation takes them
+    bool taken = false;          // all ranks' operations did, or none
+    std::uint64_t words[2]{};    // this rank's; of all ranks, by OR, when that operation has ended
+};
+
 struct OpTag {
     OpFacts facts{};
     OpOrder order{};
@@ -64,6 +73,7 @@ struct OpTag {
     // Takes what ranks compare behind the operation, if it is of a device's own backend. Null: they
     // compare before it.
     std::shared_ptr<Comparisons> comparisons{};
+    std::shared_ptr<CarriedWords> carried{};  // may be null
 
     // The tag of an operation of libddp's own that belongs to nothing else.
     static OpTag of(Purpose purpose) { return {.facts = {.purpose = purpose}}; }

@@ -58,7 +58,7 @@ std::string part_of_host(const ReducerParts& parts) {
     if (options.needs_begin)
         return "ranks exchange weights or who has joined in each step; leave out DDP_CONTEXT_JOIN "
                "and DDP_REDUCTION_WEIGHTED_MEAN";
-    if (options.find_unused || options.votes)
+    if (options.find_unused || options.skip_unused)
         return "ranks tell each other in each step which parameters they have used; leave out "
                "DDP_CONTEXT_FIND_UNUSED, or take DDP_CONTEXT_STATIC_GRAPH instead";
     if (options.rebuild_interval > 0)
@@ -73,7 +73,7 @@ std::string part_of_host(const ReducerParts& parts) {
     const auto& observers = parts.observers.all;
     if (std::any_of(observers.begin(), observers.end(),
                     [&](const auto& one) { return one.get() != parts.observers.unused; }))
-        return "the context looks at numbers in each step; leave out the checks, "
+        return "the host looks at each step; leave out the checks, DDP_CONTEXT_VOTES, "
                "ddp_track_grad_norm, and the options for numbers that are not finite";
     if (!parts.hook.hook()->can_be_captured())
         return str("the hook '", parts.hook.hook()->name(),

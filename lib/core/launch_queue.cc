@@ -61,6 +61,7 @@ void LaunchQueue::begin_step(Step& step, const Participation& participation) {
     step_ = &step;
     step_->agreement = participation.hash() ^ plan_hash_;
     Entry* last = nullptr;
+    last_live_ = nullptr;
     for (std::size_t b = 0; b < entries_->size(); ++b) {
         Entry& entry = (*entries_)[b];
         renew(entry.now);
@@ -79,6 +80,7 @@ void LaunchQueue::begin_step(Step& step, const Participation& participation) {
         entry.bucket.done = nullptr;
         if (entry.taking) entry.bucket.sections = nullptr;
         entry.bucket.is_last = false;
+        if (entry.now.live) last_live_ = &entry;
         if (entry.now.live && !entry.alone) last = &entry;
         pending_[b].store(expected, std::memory_order_relaxed);
     }
@@ -119,12 +121,17 @@ void LaunchQueue::launch(Entry& entry) {
     if (!now.live) return;
     const NoCancellation uncancelled;
     now.launched_at = Deadline::Clock::now();
-    const OpTag tag = tag_of(entry);
+    OpTag tag = tag_of(entry);
+    if (votes_ && &entry == last_live_) {
+        const bool waited_for = entry.alone || hook_.hook()->ends_last();
+        tag.carried = votes_->depart(
+            *step_, waited_for ? hook_.link_of(entry.bucket).impl->link(0).get() : nullptr);
+    }
     record_launch(entry, record::EventKind::kLaunch, record::to_ns(now.launched_at));
     try {
         if (now.has_absent || entry.bucket.stream)
             gradients_.complete(entry.bucket, target_of(entry), *step_);
-        now.work = step_->votes ? start_with_vote(entry, tag) : reduce(entry, tag);
+        now.work = step_->ballots ? start_with_vote(entry, tag) : reduce(entry, tag);
         if (entry.bucket.stream) mark_end(entry, tag);
     } catch (...) {
         // Tell the others now: they would wait for this bucket.
@@ -146,7 +153,7 @@ OpTag LaunchQueue::tag_of(const Entry& entry) const {
 }
 
 Hook::Target LaunchQueue::target_of(Entry& entry) const {
-    if (entry.bucket.stream && !entry.alone && !step_->votes)
+    if (entry.bucket.stream && !entry.alone && !step_->ballots)
         return hook_.hook()->target(entry.bucket);
     return {entry.bucket.buffer, entry.bucket.dtype};
 }

@@ -20,6 +20,7 @@
 #include "core/installed_hook.h"
 #include "core/layout.h"
 #include "core/step.h"
+#include "core/step_votes.h"
 #include "record/recorder.h"
 
 namespace libddp {
@@ -29,6 +30,8 @@ public:
     LaunchQueue(InstalledHook& hook, Gradients& gradients) : hook_(hook), gradients_(gradients) {}
 
     void set_recorder(const record::Recorder& recorder) { recorder_ = recorder; }
+    // They leave with the last bucket of each step. Null: there are none.
+    void set_votes(StepVotes* votes) { votes_ = votes; }
     // New buckets. Not while a step is under way. Null: the queue keeps none until others come.
     void reset_layout(const Layout* layout, const ParamTable& table);
     // The result of a bucket without sections goes there, where a collective makes it and nothing
@@ -43,7 +46,7 @@ public:
     // Lock-free. Launches what is ready.
     void gradient_in_place(std::int32_t bucket, bool used = true) {
         const auto b = static_cast<std::size_t>(bucket);
-        if (used && step_->votes) (*entries_)[b].now.used.store(true, std::memory_order_relaxed);
+        if (used && step_->ballots) (*entries_)[b].now.used.store(true, std::memory_order_relaxed);
         if (pending_[b].fetch_sub(1, std::memory_order_acq_rel) == 1) launch_ready();
     }
     // The same for zeros that stand for a gradient which this rank does not have in this step.
@@ -116,6 +119,8 @@ private:
 
     InstalledHook& hook_;
     Gradients& gradients_;
+    StepVotes* votes_ = nullptr;
+    const Entry* last_live_ = nullptr;  // of the step
     record::Recorder recorder_;
     std::shared_ptr<Comparisons> comparisons_ = std::make_shared<Comparisons>();
     std::vector<WorkPtr> left_behind_;  // comparisons that no step has waited for yet

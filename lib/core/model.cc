@@ -51,9 +51,10 @@ std::string ContextOptions::text() const {
                                                   {r.static_graph, "static graph"},
                                                   {r.keep_local_unused, "keep local unused"},
                                                   {r.accumulate, "accumulate"},
-                                                  {r.votes, "skip unused buckets"},
+                                                  {r.skip_unused, "skip unused buckets"},
                                                   {join, "join"},
                                                   {r.shard, "shard"},
+                                                  {r.votes, "votes"},
                                                   {divide_by_present, "divide by present"},
                                                   {stop_at_first_join, "stop at first join"},
                                                   {r.consensus_order, "consensus order"}};

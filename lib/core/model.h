@@ -33,10 +33,11 @@ struct ReducerOptions {
     bool static_graph = false;
     bool keep_local_unused = false;
     bool accumulate = false;   // what an unused gradient holds counts
-    bool votes = false;        // agree bucket by bucket whether it is used at all
+    bool skip_unused = false;  // agree bucket by bucket whether it is used at all
     bool needs_begin = false;  // every step starts with begin_step()
     bool check = false;        // look for mistakes of the program: StepCheck
     bool shard = false;        // each rank gets the results of its own elements: Shards
+    bool votes = false;        // bits of each rank travel with each step: StepVotes
     // Synced steps between comparisons of values: ValueCheck.
     std::int64_t check_interval = 0, verify_interval = 0;
     bool verify_buffers = false;

@@ -16,6 +16,7 @@ class Norms;
 class NumberCheck;
 class Publisher;
 class StepCheck;
+class StepVotes;
 class Unused;
 
 class Observer {
@@ -50,6 +51,8 @@ struct Observers {
     Unused* unused = nullptr;
     StepCheck* check = nullptr;
     NumberCheck* numbers = nullptr;
+    // One that leaves with the last bucket.
+    StepVotes* votes = nullptr;
     // One that all others may ask.
     Norms* norms = nullptr;
     // One that sends new values between steps.

@@ -10,6 +10,7 @@
 #include "core/number_check.h"
 #include "core/publisher.h"
 #include "core/step_check.h"
+#include "core/step_votes.h"
 #include "core/unused.h"
 #include "core/value_check.h"
 #include "device/host_copy.h"
@@ -42,6 +43,7 @@ Observers observers_of(const Model& model) {
             add(std::make_unique<NumberCheck>(model.table, o.nonfinite == Nonfinite::kSkip));
     if (o.check) result.check = add(std::make_unique<StepCheck>(model.table));
     if (o.shard) result.publisher = add(std::make_unique<Publisher>());
+    if (o.votes) result.votes = add(std::make_unique<StepVotes>());
     return result;
 }
 
@@ -301,7 +303,10 @@ void Reducer::leave_group(Group& next) {
 }
 
 void Reducer::set_group(std::shared_ptr<Group> group, const ContextNumber& number) {
-    if (!parts_.group->broken()) require_idle();
+    if (!parts_.group->broken())
+        require_idle();
+    else if (parts_.observers.votes)
+        parts_.observers.votes->recast();
     Publisher* const publisher = parts_.observers.publisher;
     // An operation of the old group may still write, or another rank of it: then that memory is
     // left to them. The new group may reach only memory of its own.

@@ -18,6 +18,7 @@ ReducerParts::ReducerParts(std::shared_ptr<Group> of, const ContextNumber& with,
       queue(hook, gradients),
       observers(std::move(asked_for)) {
     totals.used.resize(model.table.params().size());
+    queue.set_votes(observers.votes);
 }
 
 void ReducerParts::use_layout() {
@@ -50,7 +51,7 @@ void ReducerParts::refuse_in_step(const std::string& text) const {
 
 void ReducerParts::next_step(Step::Begin begin) {
     step.emplace(totals.steps, totals.synced_steps,
-                 model.options.reducer.votes && group->world() > 1, begin);
+                 model.options.reducer.skip_unused && group->world() > 1, begin);
     gradients.begin_step(participation);
     queue.begin_step(*step, participation);
     step->agreement ^= totals.update ^ totals.in_step;

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "core/captured_step.h"
+#include "core/step_votes.h"
 #include "core/unused.h"
 #include "util/error.h"
 
@@ -401,6 +402,7 @@ void Results::end_local_step() {
 void Results::end_synced_step() {
     const Step& step = *parts_.step;
     Totals& totals = parts_.totals;
+    if (parts_.observers.votes) parts_.observers.votes->end(parts_);
     const Unused* const unused = parts_.discovering();
     if (!step.discarded() && !step.skipped) parts_.count_result();
     const bool updated = parts_.observers.publisher && parts_.observers.publisher->updates();

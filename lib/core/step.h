@@ -67,15 +67,15 @@ struct Step {
         double factor = 1;
     };
 
-    Step(std::int64_t steps, std::int64_t synced_steps, bool with_votes, const Begin& agreed)
-        : number(steps), synced_number(synced_steps), votes(with_votes), begin(agreed) {}
+    Step(std::int64_t steps, std::int64_t synced_steps, bool with_ballots, const Begin& agreed)
+        : number(steps), synced_number(synced_steps), ballots(with_ballots), begin(agreed) {}
 
     // No gradient of a device has come yet.
     static constexpr std::uint64_t kAnyCapture = ~std::uint64_t{0};
 
     const std::int64_t number, synced_number;  // steps before it
     // ranks vote before each bucket whether any of them uses it
-    const bool votes;
+    const bool ballots;
     Begin begin;
     // A hash of all else that must be the same on all ranks; compared with each operation.
     std::uint64_t agreement = 0;

@@ -52,6 +52,8 @@ public:
     virtual bool any_thread() const { return true; }
     // Whether ranks that apply the results stay alike.
     virtual bool keeps_models_alike() const { return true; }
+    // Whether the work of reduce() ends after all operations that it has begun.
+    virtual bool ends_last() const { return true; }
     // Whether a function of the program sees results, and may use them, before the step ends.
     virtual bool gives_results_early() const { return false; }
     // Whether what reduce() enqueues on devices is right for later steps as well, as part of a

@@ -37,6 +37,7 @@ public:
     WorkPtr reduce(ddp_group& group, ddp_bucket& bucket, const OpTag& tag) override;
     std::string name() const override { return "user"; }
     bool any_thread() const override { return false; }
+    bool ends_last() const override { return false; }
 
 private:
     const ddp_comm_hook_fn fn_;

@@ -18,6 +18,7 @@ public:
     std::string options() const override { return inner_->options(); }
     bool any_thread() const override { return inner_->any_thread(); }
     bool keeps_models_alike() const override { return inner_->keeps_models_alike(); }
+    bool ends_last() const override { return inner_->ends_last(); }
     bool gives_results_early() const override { return inner_->gives_results_early(); }
     bool depends_on_buckets() const override { return inner_->depends_on_buckets(); }
     void forget_step(std::int64_t step) override { inner_->forget_step(step); }
@@ -71,6 +72,7 @@ public:
     bool any_thread() const override { return inner().any_thread() && user_.any_thread; }
     // Its function may update values bucket by bucket, at other moments on each rank.
     bool keeps_models_alike() const override { return false; }
+    bool ends_last() const override { return false; }
     bool gives_results_early() const override { return true; }
 
 private:

@@ -68,6 +68,8 @@ const char* purpose_name(Purpose purpose) {
         case Purpose::kKeptShards:
             return "keeping or recalling shards (ddp_elastic_keep_shards, "
                    "ddp_elastic_recall_shards)";
+        case Purpose::kVotes:
+            return "the votes of a step (DDP_CONTEXT_VOTES)";
     }
     return "an unknown purpose";
 }

@@ -29,7 +29,8 @@ enum class Purpose : std::int32_t {
     kNorm,
     kUpdate,
     kShardState,
-    kKeptShards
+    kKeptShards,
+    kVotes
 };
 
 // The part of libddp that calls such an operation; null for what is the program's.

@@ -47,6 +47,13 @@ Rail::~Rail() {
 }
 
 void Rail::match(const ddp_collective& c) const {
+    if (c.carried) {
+        ddp_collective meeting = c;
+        meeting.kind = DDP_COLLECTIVE_BARRIER;
+        meeting.counts = nullptr;
+        auto failure = no_failure();
+        return check(backend_->run(transport_, &meeting, &failure), failure);
+    }
     if (c.signature_size == 0 || !backend_->match) return;
     auto failure = no_failure();
     std::int32_t other = -1;

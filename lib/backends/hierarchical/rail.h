@@ -19,8 +19,8 @@ public:
     Rail& operator=(const Rail&) = delete;
 
     std::uint32_t capabilities() const { return backend_->capabilities(transport_); }
-    // Compares what the hosts are about to do, if `c` says with what. Throws MISMATCH with the
-    // other rank.
+    // Compares what the hosts are about to do, if `c` says with what, and gathers what it carries.
+    // Throws MISMATCH with the other rank.
     void match(const ddp_collective& c) const;
     // After match(). root: a host.
     void run(ddp_collective c) const;

@@ -59,6 +59,8 @@ HierarchicalTransport::HierarchicalTransport(const ddp_backend_host& host)
     capabilities_ = DDP_BACKEND_FUSES_SCALE | DDP_BACKEND_COMPARES | DDP_BACKEND_COUNTS |
                     (rails_can & (DDP_BACKEND_DETERMINISTIC | DDP_BACKEND_NEEDS_MATCH |
                                   DDP_BACKEND_INTERRUPTIBLE));
+    // Ranks without a rail would not hear what it brings.
+    if (topology_.fewest() == topology_.most()) capabilities_ |= rails_can & DDP_BACKEND_CARRIES;
 }
 
 // Ranks without a rail learn this from the first of their host, through the store. A wait for the
@@ -90,8 +92,9 @@ void HierarchicalTransport::run(const ddp_collective& c) {
                    [this](const ErrorInfo& info) { tell(info); });
 }
 
-void HierarchicalTransport::dispatch(const ddp_collective& c) {
+void HierarchicalTransport::dispatch(ddp_collective c) {
     agree(c);
+    c.carried = nullptr;
     switch (c.kind) {
         case DDP_COLLECTIVE_ALLREDUCE:
             return allreduce(c);

@@ -33,7 +33,7 @@ public:
 
 private:
     std::uint32_t what_rails_can(const ddp_backend_host& host) const;
-    void dispatch(const ddp_collective& c);
+    void dispatch(ddp_collective c);
     void agree(const ddp_collective& c);
     void allreduce(const ddp_collective& c);
     void broadcast(const ddp_collective& c);

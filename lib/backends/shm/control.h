@@ -69,6 +69,7 @@ struct alignas(kApart) Post {
     Location send, recv;
     std::uint64_t signature_bytes;
     std::byte signature[kSignatureBytes];
+    std::uint64_t carried[2];
     alignas(kApart) std::byte data[kInlineBytes];
 };
 

@@ -1,6 +1,8 @@
 #include "backends/shm/team.h"
 
+#include <algorithm>
 #include <cstring>
+#include <iterator>
 
 #include "util/deadline.h"
 #include "util/spin.h"
@@ -64,6 +66,7 @@ void Team::post(const ddp_collective& c, std::size_t inline_bytes, Location send
     post.recv = recv;
     post.signature_bytes = c.signature_size;
     if (c.signature_size > 0) std::memcpy(post.signature, c.signature, c.signature_size);
+    if (c.carried) std::copy_n(c.carried, std::size(post.carried), post.carried);
     if (inline_bytes > 0) std::memcpy(post.data, c.send, inline_bytes);
     control_.state(options_.rank).posted.store(sequence_, std::memory_order_relaxed);
     control_.shared().arrivals.add();
@@ -77,6 +80,13 @@ void Team::meet(const ddp_collective& c) {
     patience_.wait(control_.shared().arrivals, from_all(sequence_), c.timeout_ms);
     posted_ = false;
     compare_signatures(c);
+    if (c.carried) gather_carried(c.carried);
+}
+
+void Team::gather_carried(std::uint64_t* words) const {
+    for (int other = 0; other < options_.size; ++other)
+        for (std::size_t i = 0; i < std::size(Post{}.carried); ++i)
+            words[i] |= post_of(other).carried[i];
 }
 
 void Team::compare_signatures(const ddp_collective& c) const {

@@ -73,6 +73,7 @@ private:
         return times * static_cast<std::uint32_t>(options_.size);
     }
     void compare_signatures(const ddp_collective& c) const;
+    void gather_carried(std::uint64_t* words) const;
     void let_go_of_freed_blocks();
     std::byte* reach(int rank, Location location, std::size_t bytes, std::size_t alignment);
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 
 #include "kernels/parts.h"
 #include "util/error.h"
@@ -27,8 +28,10 @@ void Exchange::begin(const ddp_collective& c, const Deadline& deadline) {
     deadline_ = deadline;
     mesh_.begin_operation();
     own_ = {c.kind,           c.dtype, c.op, c.root, c.count, hash_of_parts(c.counts, mesh_.size()),
-            c.signature_size, {}};
+            c.signature_size, {},     {}};
     if (c.signature_size > 0) std::memcpy(own_.signature, c.signature, c.signature_size);
+    if (c.carried) std::copy_n(c.carried, std::size(own_.carried), own_.carried);
+    std::copy(std::begin(own_.carried), std::end(own_.carried), carried_);
     difference_ = Difference{};
     incoming_.clear();
     if (!mesh_.full()) return run_rounds();
@@ -50,11 +53,13 @@ void Exchange::run_rounds() {
         const int from = mesh_.before(distance);
         Frame frame;
         int missing = 1;
-        const Frame& sent = outgoing_.emplace_back(Frame{own_, difference_});
+        Frame& sent = outgoing_.emplace_back(Frame{own_, difference_});
+        std::copy(std::begin(carried_), std::end(carried_), sent.own.carried);
         mesh_.send(mesh_.after(distance), MessageType::kOpening, &sent, sizeof sent);
         mesh_.expect(from, MessageType::kOpening, &frame, sizeof frame, &missing);
         mesh_.wait(deadline_, [&] { return missing == 0; });
         note(from, frame.own);
+        gather_carried(frame.own);
         if (frame.difference.rank >= 0) note(frame.difference.rank, frame.difference.opening);
     }
     mesh_.wait_sent(deadline_);
@@ -62,6 +67,10 @@ void Exchange::run_rounds() {
 
 void Exchange::note(int rank, const Opening& opening) {
     if (difference_.rank < 0 && !(opening == own_)) difference_ = {opening, rank, 0};
+}
+
+void Exchange::gather_carried(const Opening& opening) {
+    for (std::size_t i = 0; i < std::size(carried_); ++i) carried_[i] |= opening.carried[i];
 }
 
 bool Exchange::all_here() {
@@ -78,6 +87,8 @@ bool Exchange::all_here() {
 void Exchange::finish() {
     mesh_.wait(deadline_, [this] { return all_here(); });
     if (difference_.rank >= 0) disagree();
+    for (const Incoming& incoming : incoming_) gather_carried(incoming.opening);
+    if (c_->carried) std::copy(std::begin(carried_), std::end(carried_), c_->carried);
 }
 
 void Exchange::disagree() {

@@ -40,6 +40,7 @@ private:
         std::uint64_t parts;  // a hash of their sizes
         std::uint64_t signature_size;
         char signature[kMaxSignature];
+        std::uint64_t carried[2];  // ranks do not compare it
         bool operator==(const Opening& other) const;
     };
     struct Difference {
@@ -61,12 +62,14 @@ private:
     bool all_here();
     void run_rounds();
     void note(int rank, const Opening& opening);
+    void gather_carried(const Opening& opening);
     [[noreturn]] void disagree();
 
     Mesh& mesh_;
     const ddp_collective* c_ = nullptr;
     Deadline deadline_ = Deadline::after_ms(0);
     Opening own_{};
+    std::uint64_t carried_[2]{};  // of the ranks that this one has heard of
     Difference difference_;
     std::deque<Frame> outgoing_;
     std::vector<Incoming> incoming_;

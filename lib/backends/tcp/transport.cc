@@ -27,7 +27,8 @@ TcpTransport::~TcpTransport() {
 
 std::uint32_t TcpTransport::capabilities() const {
     constexpr std::uint32_t kAlways = DDP_BACKEND_FUSES_SCALE | DDP_BACKEND_COMPARES |
-                                      DDP_BACKEND_INTERRUPTIBLE | DDP_BACKEND_COUNTS;
+                                      DDP_BACKEND_INTERRUPTIBLE | DDP_BACKEND_COUNTS |
+                                      DDP_BACKEND_CARRIES;
     const bool deterministic = settings_.algorithm == Algorithm::kDirect || world_size_ <= 2;
     return deterministic ? kAlways | DDP_BACKEND_DETERMINISTIC : kAlways;
 }
