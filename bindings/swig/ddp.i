@@ -53,6 +53,7 @@
 %include "ddp/freeze.h"
 %include "ddp/plan.h"
 %include "ddp/norm.h"
+%include "ddp/vote.h"
 %include "ddp/overlap.h"
 %include "ddp/stats.h"
 %include "ddp/builtin_hooks.h"

@@ -3,7 +3,8 @@
  * RESULTS. Single numbers that a function writes become what it returns, in every language (SWIG's own OUTPUT).
  */
 %include <typemaps.i>
-%apply int32_t* OUTPUT { int32_t* done, int32_t* used, int32_t* exists, int32_t* deleted, int32_t* found, int32_t* ranks, int32_t* devices, int32_t* norm };
+%apply int32_t* OUTPUT { int32_t* done, int32_t* used, int32_t* exists, int32_t* deleted, int32_t* found, int32_t* ranks, int32_t* devices, int32_t* norm, int32_t* level };
+%apply uint32_t* OUTPUT { uint32_t* any, uint32_t* all };
 %apply int32_t* OUTPUT { ddp_param* param, ddp_param* first };
 %apply double* OUTPUT { double* value };
 %apply int64_t* OUTPUT { int64_t* sum, int64_t* count, int64_t* begin, int64_t* end };

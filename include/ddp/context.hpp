@@ -178,6 +178,23 @@ public:
         return factor;
     }
 
+    /* Votes (vote.h) need DDP_CONTEXT_VOTES. */
+    void vote(std::uint32_t bits) {
+        detail::call(ddp_step_vote, get(), bits);
+    }
+    void vote_level(std::int32_t level) {
+        detail::call(ddp_step_vote_level, get(), level);
+    }
+    struct Votes {
+        std::uint32_t any = 0, all = 0;
+        std::int32_t level = 0;
+    };
+    Votes votes() { /* of the last step */
+        Votes votes;
+        detail::call(ddp_step_votes, get(), &votes.any, &votes.all, &votes.level);
+        return votes;
+    }
+
     void set_owner(ddp_param param, ddp_owner owner, double cost = 0) {
         detail::call(ddp_set_owner, get(), param, owner, cost);
     }

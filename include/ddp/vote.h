@@ -59,7 +59,8 @@ enum {
 DDP_API ddp_status ddp_step_vote(ddp_context* context, uint32_t bits, ddp_error** error);
 
 /* Casts a number from 0 to 32, of which the greatest of all ranks counts. Errors:
- * INVALID_ARGUMENT, INVALID_STATE as above. Facts as ddp_step_vote. */
+ * INVALID_ARGUMENT, INVALID_STATE as above. Threads: any, as above. Blocks: no. Collective: no.
+ * Callbacks: yes. */
 DDP_API ddp_status ddp_step_vote_level(ddp_context* context, int32_t level, ddp_error** error);
 
 /* The votes of the last step. any: bits that at least one rank has cast. all: bits that every rank

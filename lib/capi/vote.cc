@@ -12,8 +12,7 @@ constexpr std::uint32_t kNamedBits =
 
 StepVotes& votes_of(const Reducer& reducer) {
     StepVotes* const votes = reducer.parts().observers.votes;
-    if (!votes)
-        fail_call(DDP_ERROR_INVALID_STATE, "create the context with DDP_CONTEXT_VOTES");
+    if (!votes) fail_call(DDP_ERROR_INVALID_STATE, "create the context with DDP_CONTEXT_VOTES");
     return *votes;
 }
 

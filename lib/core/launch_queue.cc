@@ -5,6 +5,7 @@
 
 #include "comm/link.h"
 #include "comm/verdict.h"
+#include "core/step_votes.h"
 #include "util/interrupt.h"
 #include "util/process.h"
 

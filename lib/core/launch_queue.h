@@ -20,18 +20,19 @@
 #include "core/installed_hook.h"
 #include "core/layout.h"
 #include "core/step.h"
-#include "core/step_votes.h"
 #include "record/recorder.h"
 
 namespace libddp {
 
+class StepVotes;
+
 class LaunchQueue {
 public:
-    LaunchQueue(InstalledHook& hook, Gradients& gradients) : hook_(hook), gradients_(gradients) {}
+    // votes: leave with the last bucket of each step; null: there are none.
+    LaunchQueue(InstalledHook& hook, Gradients& gradients, StepVotes* votes)
+        : hook_(hook), gradients_(gradients), votes_(votes) {}
 
     void set_recorder(const record::Recorder& recorder) { recorder_ = recorder; }
-    // They leave with the last bucket of each step. Null: there are none.
-    void set_votes(StepVotes* votes) { votes_ = votes; }
     // New buckets. Not while a step is under way. Null: the queue keeps none until others come.
     void reset_layout(const Layout* layout, const ParamTable& table);
     // The result of a bucket without sections goes there, where a collective makes it and nothing
@@ -119,7 +120,7 @@ private:
 
     InstalledHook& hook_;
     Gradients& gradients_;
-    StepVotes* votes_ = nullptr;
+    StepVotes* const votes_;
     const Entry* last_live_ = nullptr;  // of the step
     record::Recorder recorder_;
     std::shared_ptr<Comparisons> comparisons_ = std::make_shared<Comparisons>();

@@ -15,10 +15,9 @@ ReducerParts::ReducerParts(std::shared_ptr<Group> of, const ContextNumber& with,
       planner(model, participation),
       gradients(model),
       hook(group, with, std::move(first)),
-      queue(hook, gradients),
-      observers(std::move(asked_for)) {
+      observers(std::move(asked_for)),
+      queue(hook, gradients, observers.votes) {
     totals.used.resize(model.table.params().size());
-    queue.set_votes(observers.votes);
 }
 
 void ReducerParts::use_layout() {

@@ -77,8 +77,8 @@ struct ReducerParts {
     Planner planner;
     Gradients gradients;
     InstalledHook hook;
-    LaunchQueue queue;
     Observers observers;
+    LaunchQueue queue;
     std::unique_ptr<Layout> layout;
     // Outside the step: a gradient that comes too late reads it while one step makes way for the
     // next.

@@ -402,7 +402,8 @@ void Results::end_local_step() {
 void Results::end_synced_step() {
     const Step& step = *parts_.step;
     Totals& totals = parts_.totals;
-    if (parts_.observers.votes) parts_.observers.votes->end(parts_);
+    if (parts_.observers.votes)
+        parts_.observers.votes->end(*parts_.group, step, parts_.queue.step_tag(Purpose::kVotes));
     const Unused* const unused = parts_.discovering();
     if (!step.discarded() && !step.skipped) parts_.count_result();
     const bool updated = parts_.observers.publisher && parts_.observers.publisher->updates();

@@ -1,9 +1,8 @@
 #include "core/step_votes.h"
 
 #include <bit>
+#include <iterator>
 #include <vector>
-
-#include "core/reducer_parts.h"
 
 namespace libddp {
 namespace {
@@ -26,15 +25,14 @@ const std::shared_ptr<CarriedWords>& StepVotes::depart(const Step& step, const L
     return carried_;
 }
 
-void StepVotes::end(ReducerParts& parts) {
-    if (!departed_) depart(*parts.step, nullptr);
+void StepVotes::end(Group& group, const Step& step, const OpTag& tag) {
+    if (!departed_) depart(step, nullptr);
     std::uint64_t* const words = carried_->words;
-    if (parts.group->world() > 1 && !carried_->taken) {
+    if (group.world() > 1 && !carried_->taken) {
         const std::size_t count = std::size(carried_->words);
-        std::vector<std::uint64_t> all(count * static_cast<std::size_t>(parts.group->world()));
-        parts.group->run({DDP_COLLECTIVE_ALLGATHER, words, all.data(), sizeof carried_->words,
-                          DDP_U8},
-                         parts.queue.step_tag(Purpose::kVotes));
+        std::vector<std::uint64_t> all(count * static_cast<std::size_t>(group.world()));
+        group.run({DDP_COLLECTIVE_ALLGATHER, words, all.data(), sizeof carried_->words, DDP_U8},
+                  tag);
         for (std::size_t i = 0; i < all.size(); ++i) words[i % count] |= all[i];
     }
     outcome_ = {bits_of(words[0]), ~bits_of(words[1]), std::popcount(words[0] >> 32)};

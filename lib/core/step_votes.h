@@ -6,12 +6,15 @@
 #include <cstdint>
 #include <memory>
 
+#include "comm/group.h"
 #include "comm/tag.h"
 #include "core/observer.h"
 #include "core/step.h"
 #include "launch/vote_page.h"
 
 namespace libddp {
+
+class Link;
 
 class StepVotes final : public Observer {
 public:
@@ -32,21 +35,21 @@ public:
     // On the launching thread, once a step: the vote of this rank leaves. What is cast later counts
     // in the next step. link: whose first operation with the result is to carry it; null: none is.
     const std::shared_ptr<CarriedWords>& depart(const Step& step, const Link* link);
-    // The buckets of the step have ended. Collective if none of them has carried the votes.
-    void end(ReducerParts& parts);
-    // What this rank has cast in the last step counts again: other ranks may not know it.
+    // The buckets of the step have ended. Collective, with this tag, if none of them has carried
+    // the votes.
+    void end(Group& group, const Step& step, const OpTag& tag);
+    // The vote of the last step counts again: other ranks may not know it.
     void recast() noexcept { cast_.fetch_or(last_, std::memory_order_relaxed); }
-    // Of the last step.
-    const Outcome& outcome() const { return outcome_; }
+    const Outcome& outcome() const { return outcome_; }  // of the last step
 
     void on_forget() override;
 
 private:
     std::atomic<std::uint64_t> cast_{0};
     VoteListener launcher_;
-    bool departed_ = false, ended_ = false;      // in this step
-    std::uint64_t mine_ = 0;                     // this rank's vote in this step, once it has left
-    std::uint64_t last_ = 0;                     // in the last synced step that ended
+    bool departed_ = false, ended_ = false;  // in this step
+    std::uint64_t mine_ = 0;                 // this rank's vote in this step, once it has left
+    std::uint64_t last_ = 0;                 // in the last synced step that ended
     std::shared_ptr<CarriedWords> carried_;
     Outcome outcome_;
 };

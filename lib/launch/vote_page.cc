@@ -31,8 +31,8 @@ VoteListener::VoteListener() {
     const std::string path = place.substr(0, colon);
     const std::size_t bytes = (slot + 1) * sizeof(VoteSlot);
     const int file = open(path.c_str(), O_RDWR | O_CLOEXEC);
-    void* const page = file < 0 ? MAP_FAILED
-                                : mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    void* const page =
+        file < 0 ? MAP_FAILED : mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     const int why = errno;
     if (file >= 0) close(file);
     if (page == MAP_FAILED)

@@ -46,7 +46,7 @@ FIELD(ddp_backend_host, log, 80);
 FIELD(ddp_backend_host, interrupted, 88);
 FIELD(ddp_backend_host, store_delete, 96);
 
-SIZE(ddp_collective, 136);
+SIZE(ddp_collective, 144);
 FIELD(ddp_collective, struct_size, 0);
 FIELD(ddp_collective, kind, 8);
 FIELD(ddp_collective, dtype, 12);
@@ -66,6 +66,7 @@ FIELD(ddp_collective, copied_bytes, 104);
 FIELD(ddp_collective, counts, 112);
 FIELD(ddp_collective, take, 120);
 FIELD(ddp_collective, taker, 128);
+FIELD(ddp_collective, carried, 136);
 
 SIZE(ddp_backend, 112);
 FIELD(ddp_backend, struct_size, 0);

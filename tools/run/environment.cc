@@ -6,6 +6,8 @@
 #include <cstdlib>
 #include <map>
 
+#include "launch/vote_page.h"
+
 namespace ddprun {
 namespace {
 
@@ -34,6 +36,7 @@ Variables fact_variables(const RankFacts& facts) {
         {"DDP_SECRET", facts.secret.file.empty() ? facts.secret.text : ""},
         {"DDP_SECRET_FILE", facts.secret.file},
         {"DDP_RESTART", std::to_string(facts.restart)},
+        {libddp::kVotesVariable, facts.votes},
         // The names that torchrun uses, for programs that read those.
         {"RANK", std::to_string(facts.rank)},
         {"WORLD_SIZE", std::to_string(facts.world_size)},

@@ -26,6 +26,7 @@ struct RankFacts {
     std::string store_uri;
     Secret secret;
     std::string record_folder;  // "": nothing is recorded
+    std::string votes{};        // where ddprun asks for them; "": nowhere
 };
 
 // How many events the record of a rank holds.

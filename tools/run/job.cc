@@ -66,6 +66,7 @@ std::shared_ptr<LogFile> Job::open_log(int rank, int restart) {
 Job::Rank Job::start_rank(int local_rank, int restart) {
     const int number = plan_.first_rank + local_rank;
     const std::shared_ptr<LogFile> log = open_log(number, restart);
+    if (plan_.votes) plan_.votes->reset(local_rank);
     Rank rank;
     rank.process = std::make_unique<Process>(number, LineStream(output_, output_.out, number, log),
                                              LineStream(output_, output_.err, number, log),
@@ -206,6 +207,17 @@ void Job::enter(Phase phase, Milliseconds bound) {
     for (Rank& rank : ranks_) rank.again = false;
     deadline_ = Clock::now() + bound;
     tick_.start(kTick);
+}
+
+// All ranks learn of one rank's vote. Several would count in several steps.
+int Job::ask_for_vote(std::uint32_t kind) {
+    for (std::size_t local = 0; local < ranks_.size(); ++local) {
+        const auto number = static_cast<int>(local);
+        if (!ranks_[local].process->running() || !plan_.votes->listens(number)) continue;
+        plan_.votes->ask(number, kind);
+        return plan_.first_rank + number;
+    }
+    return -1;
 }
 
 void Job::pass_on(int signal) {

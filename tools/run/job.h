@@ -29,6 +29,7 @@
 #include "process.h"
 #include "records.h"
 #include "survival.h"
+#include "votes.h"
 
 namespace ddprun {
 
@@ -53,6 +54,7 @@ public:
         std::string host;
         const Records* records = nullptr;  // what the ranks record
         Survival* survival = nullptr;
+        VotePage* votes = nullptr;  // null: no signal to ddprun is a vote
     };
 
     Job(uv_loop_t* loop, Output& output, Guard& guard, Orphans& orphans, Plan plan);
@@ -64,6 +66,8 @@ public:
     // Why the job failed, once that is certain. Ranks that somebody asked to end do not fail.
     const std::optional<Failure>& failure() const { return failure_; }
 
+    // Asks one rank for a vote. kind: of libddp::VoteSlot. Returns the rank; -1: none counts votes.
+    int ask_for_vote(std::uint32_t kind);
     // Sends a signal to each rank and nothing more.
     void pass_on(int signal);
     // Sends a signal to the process groups of the ranks, and SIGKILL after the grace.

@@ -127,6 +127,8 @@ int Launch::run() {
     records_.emplace(options_.record_dir, job_facts());
     if (!records_->why_none().empty()) output_.say(records_->why_none());
     if (!records_->temporary().empty()) guard_->add_folder(records_->temporary());
+    if (options_.checkpoint_on != 0 || options_.stop_on != 0)
+        votes_ = std::make_unique<VotePage>(options_.local_ranks);
     watch_signals();
     const int status = spans_nodes() ? run_with_nodes() : run_here();
     write_trace();
@@ -196,8 +198,26 @@ void Launch::write_report() {
     }
 }
 
+bool Launch::is_vote(int number) {
+    if (!votes_ || !job_) return false;
+    const bool stops = number == options_.stop_on;
+    if ((!stops && number != options_.checkpoint_on) || (stops && stop_asked_)) return false;
+    const int rank =
+        job_->ask_for_vote(stops ? libddp::VoteSlot::kStop : libddp::VoteSlot::kCheckpoint);
+    const std::string name = signal_name(number);
+    output_.line("ddprun on " + host_ + ": received " + name +
+                 (rank < 0 ? ", and no rank has a context that counts votes (DDP_CONTEXT_VOTES); "
+                             "the signal goes to the ranks"
+                           : ": rank " + std::to_string(rank) + " votes for all ranks to " +
+                                 (stops ? "stop after the same step; another " + name + " ends them"
+                                        : "write a checkpoint after the same step")));
+    stop_asked_ = stop_asked_ || (stops && rank >= 0);
+    return rank >= 0;
+}
+
 void Launch::on_signal(int number) {
     if (number == SIGQUIT) return say_where_ranks_are();
+    if (is_vote(number)) return;
     const bool ends = number == SIGINT || number == SIGTERM;
     const bool again = number == SIGINT && (interrupted_ != 0 || (job_ && job_->failure()));
     if (ends && interrupted_ == 0) interrupted_ = number;
@@ -311,7 +331,8 @@ RankFacts Launch::facts_of(int local_rank, int restart) const {
             threads_of(local_rank),
             store_uri_,
             secret_,
-            records_ ? records_->folder() : ""};
+            records_ ? records_->folder() : "",
+            votes_ ? votes_->place(local_rank) : ""};
 }
 
 Job::Plan Launch::plan() {
@@ -329,6 +350,7 @@ Job::Plan Launch::plan() {
     plan.host = host_;
     plan.records = &*records_;
     plan.survival = &*survival_;
+    plan.votes = votes_.get();
     plan.ranks = options_.local_ranks;
     plan.environment = [this](int local_rank, int restart) {
         return rank_environment(facts_of(local_rank, restart), options_.environment);

@@ -10,6 +10,7 @@
 #include "job.h"
 #include "nodes.h"
 #include "options.h"
+#include "votes.h"
 
 namespace ddprun {
 
@@ -48,6 +49,8 @@ private:
     bool joins() const { return !options_.store.empty(); }
     void watch_signals();
     void on_signal(int signal);
+    // Whether the signal has become a vote of a rank.
+    bool is_vote(int signal);
     void say_where_ranks_are();
     void write_trace();
     void write_report();
@@ -111,6 +114,8 @@ private:
     std::optional<Exporter> exporter_;  // --metrics
     std::optional<Roll> roll_;          // of an elastic job
     std::optional<Survival> survival_;
+    std::unique_ptr<VotePage> votes_;  // null: no signal is a vote
+    bool stop_asked_ = false;
     std::unique_ptr<Job> job_;
     std::list<SignalWatch> signals_;
     int generation_ = 0;

@@ -1,12 +1,14 @@
 #include "options.h"
 
 #include <ddp/status.h>
+#include <signal.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <iostream>
+#include <map>
 #include <memory>
 #include <numeric>
 #include <stdexcept>
@@ -149,6 +151,21 @@ void describe(CLI::App& app, Options& options, Raw& raw) {
         ->check(seconds(0.0, kLongestGrace))
         ->type_name("SECONDS")
         ->capture_default_str();
+    const CLI::CheckedTransformer signals(std::map<std::string, int>{{"SIGUSR1", SIGUSR1},
+                                                                     {"SIGUSR2", SIGUSR2},
+                                                                     {"SIGHUP", SIGHUP},
+                                                                     {"SIGTERM", SIGTERM},
+                                                                     {"SIGINT", SIGINT}});
+    app.add_option("--checkpoint-on", options.checkpoint_on,
+                   "This signal to ddprun is a vote to write a checkpoint (DDP_VOTE_CHECKPOINT)")
+        ->transform(signals)
+        ->type_name("SIGNAL");
+    app.add_option(
+           "--stop-on", options.stop_on,
+           "This signal to ddprun is a vote to stop (DDP_VOTE_STOP); the second one has its "
+           "usual effect")
+        ->transform(signals)
+        ->type_name("SIGNAL");
     app.add_option("--node-timeout", raw.node_timeout_seconds,
                    "Time without a sign of life after which a node is lost")
         ->check(seconds(kShortestNodeTimeout, kLongestNodeTimeout))
@@ -358,6 +375,8 @@ std::optional<Options> parse_options(int argc, char** argv, int& status) {
         check_metrics(options, raw.metrics);
         options.environment = check_environment(raw.environment);
         check_elastic(options);
+        require(options.stop_on == 0 || options.stop_on != options.checkpoint_on,
+                "--checkpoint-on and --stop-on are the same signal");
         if (!raw.trace_steps.empty()) options.trace_steps = parse_trace_steps(raw.trace_steps);
     } catch (const CLI::Success& wanted) {
         libddp::TextOut text;

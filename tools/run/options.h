@@ -43,8 +43,9 @@ struct Options {
     std::string report;               // "": none
     Variables environment;
     std::vector<std::string> program;
-    bool dry_run = false;               // show what would be started
-    std::optional<std::string> status;  // --status: show this job instead; "": the only one
+    int checkpoint_on = 0, stop_on = 0;  // signals to ddprun that are votes; 0: none
+    bool dry_run = false;                // show what would be started
+    std::optional<std::string> status;   // --status: show this job instead; "": the only one
     bool once = false;
 };
 

@@ -39,7 +39,7 @@ export finalize!, finalize_async!, wait_param, discard!, set_sync!, no_sync, gra
 export set_stream!, grad_ready_on, put_on!, get_on!, finalize_on!, finalize_enqueue!, wait_param_on
 export mark_unused!, param_used, set_frozen!, skip!, skipped, set_weight!, join!
 export set_owner!, publish!, wait_value, ShardArray, save_shards, load_shards!
-export Optimizer, set_option!, in_step!, optimizer_state, track_grad_norm!, grad_norm, clip_grad_norm!, clip_factor
+export Optimizer, set_option!, in_step!, optimizer_state, track_grad_norm!, grad_norm, clip_grad_norm!, clip_factor, vote!, votes
 export bucket_count, param_bucket, request_rebuild!, adopt_plan!, bucket_sizes, ready_order
 export average_parameters!, set_outer!, averager_state, load_averager_state!, set_group!
 export set_hook!, use_hook!, compress_hook!, hook_then!, hook_name, hook_state, load_hook_state!
@@ -67,6 +67,7 @@ include("participation.jl")
 include("buckets.jl")
 include("shards.jl")
 include("norms.jl")
+include("votes.jl")
 include("hooks.jl")
 include("averager.jl")
 include("optimizer.jl")

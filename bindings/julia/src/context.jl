@@ -53,7 +53,7 @@ function Context(group::Group; bucket_cap::Integer=0, first_bucket_cap::Integer=
                  join::Bool=false, divide_by_present::Bool=false, stop_at_first_join::Bool=false,
                  consensus_order::Bool=false, accumulate::Bool=false, check::Bool=false, check_interval::Integer=0,
                  refuse_nonfinite::Bool=false, skip_nonfinite::Bool=false, verify_interval::Integer=0,
-                 verify_buffers::Bool=false, autotune::Bool=false, shard::Bool=false)
+                 verify_buffers::Bool=false, autotune::Bool=false, shard::Bool=false, votes::Bool=false)
     sweep()
     flags = !rebuild * LibDDP.DDP_CONTEXT_NO_REBUILD |
             !initial_broadcast * LibDDP.DDP_CONTEXT_NO_INITIAL_BROADCAST |
@@ -70,7 +70,8 @@ function Context(group::Group; bucket_cap::Integer=0, first_bucket_cap::Integer=
             refuse_nonfinite * LibDDP.DDP_CONTEXT_REFUSE_NONFINITE |
             skip_nonfinite * LibDDP.DDP_CONTEXT_SKIP_NONFINITE |
             verify_buffers * LibDDP.DDP_CONTEXT_VERIFY_BUFFERS |
-            autotune * LibDDP.DDP_CONTEXT_AUTOTUNE | shard * LibDDP.DDP_CONTEXT_SHARD
+            autotune * LibDDP.DDP_CONTEXT_AUTOTUNE | shard * LibDDP.DDP_CONTEXT_SHARD |
+            votes * LibDDP.DDP_CONTEXT_VOTES
     caps = UInt64[bucket_caps...]
     made = Ref{Ptr{ddp_context}}()
     GC.@preserve caps begin

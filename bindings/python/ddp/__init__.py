@@ -24,6 +24,7 @@ from .averager import Averager
 from .bucket import Bucket, Gradient
 from .context import Context, Parameter
 from .context_shards import Piece
+from .context_votes import Vote, Votes
 from .elastic import Elastic, ElasticStep
 from .group import Environment, Group, backend_available, environment
 from .optimizer import Optimizer, OptimizerState
@@ -39,7 +40,7 @@ C64, C128 = _ddp.DDP_C64, _ddp.DDP_C128
 SUM, AVG, PROD, MIN, MAX = _ddp.DDP_SUM, _ddp.DDP_AVG, _ddp.DDP_PROD, _ddp.DDP_MIN, _ddp.DDP_MAX
 
 __all__ = [
-    "Averager", "Bucket", "Context", "DistributedSampler", "Elastic", "ElasticSampler", "ElasticStep", "Environment", "Gradient", "Group", "Memory", "Optimizer", "OptimizerState", "Parameter", "Piece", "Stats", "Store", "Work",
+    "Averager", "Bucket", "Context", "DistributedSampler", "Elastic", "ElasticSampler", "ElasticStep", "Environment", "Gradient", "Group", "Memory", "Optimizer", "OptimizerState", "Parameter", "Piece", "Stats", "Store", "Vote", "Votes", "Work",
     "backend_available", "device_count", "dtype_name", "environment", "mark", "set_blame_signal", "set_workload", "shard_range",
     "__version__",
     "F16", "BF16", "F32", "F64", "I32", "I64", "U8", "C64", "C128", "SUM", "AVG", "PROD", "MIN", "MAX",

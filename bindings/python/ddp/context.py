@@ -12,6 +12,7 @@ from ._ddp import Memory
 from .context_devices import DeviceMethods
 from .context_hooks import HookMethods
 from .context_shards import ShardMethods
+from .context_votes import VoteMethods
 from .group import Group
 from .stats import Stats
 
@@ -21,7 +22,7 @@ _REDUCTIONS = {"mean": _ddp.DDP_REDUCTION_MEAN, "sum": _ddp.DDP_REDUCTION_SUM,
 _Layout = Tuple[Tuple[int, ...], int, int, Tuple[int, int]]
 
 
-class Context(DeviceMethods, HookMethods, ShardMethods):
+class Context(DeviceMethods, HookMethods, ShardMethods, VoteMethods):
     """Register parameters, commit, and in each step announce gradients and finalize.
 
     The arguments, the same on every rank, are those of ddp_context_options. Caps are in bytes; reduction is "mean",
@@ -30,6 +31,7 @@ class Context(DeviceMethods, HookMethods, ShardMethods):
     the context or skip the step. verify_interval: every so many synced steps ranks compare parameters (ddp/check.h).
     autotune: libddp tries other bucket caps in the first steps and keeps the fastest (DDP_CONTEXT_AUTOTUNE). shard: each rank
     updates a share of the parameters (ddp/shard.h): pieces() says which, and publish() sends the new values to the others.
+    votes: bits of each rank travel with each step (ddp/vote.h): vote() casts some, and votes() has those of all ranks.
     """
 
     #: This step's gradient of the parameter is complete. A step calls it most often: it goes straight to C.
@@ -43,7 +45,7 @@ class Context(DeviceMethods, HookMethods, ShardMethods):
                  stop_at_first_join: bool = False, consensus_order: bool = False, accumulate: bool = False, check: bool = False,
                  check_interval: int = 0, refuse_nonfinite: bool = False, skip_nonfinite: bool = False,
                  verify_interval: int = 0, verify_buffers: bool = False, autotune: bool = False,
-                 shard: bool = False):
+                 shard: bool = False, votes: bool = False):
         options = _ddp.ddp_context_options()
         options.bucket_cap_bytes = bucket_cap
         options.first_bucket_cap_bytes = first_bucket_cap
@@ -71,7 +73,8 @@ class Context(DeviceMethods, HookMethods, ShardMethods):
                          | skip_nonfinite * _ddp.DDP_CONTEXT_SKIP_NONFINITE
                          | verify_buffers * _ddp.DDP_CONTEXT_VERIFY_BUFFERS
                          | autotune * _ddp.DDP_CONTEXT_AUTOTUNE
-                         | shard * _ddp.DDP_CONTEXT_SHARD)
+                         | shard * _ddp.DDP_CONTEXT_SHARD
+                         | votes * _ddp.DDP_CONTEXT_VOTES)
         super().__init__(_ddp.ddp_context_create(group, options))
         self.grad_ready = self._handle.grad_ready
 

@@ -28,7 +28,7 @@ void Exchange::begin(const ddp_collective& c, const Deadline& deadline) {
     deadline_ = deadline;
     mesh_.begin_operation();
     own_ = {c.kind,           c.dtype, c.op, c.root, c.count, hash_of_parts(c.counts, mesh_.size()),
-            c.signature_size, {},     {}};
+            c.signature_size, {},      {}};
     if (c.signature_size > 0) std::memcpy(own_.signature, c.signature, c.signature_size);
     if (c.carried) std::copy_n(c.carried, std::size(own_.carried), own_.carried);
     std::copy(std::begin(own_.carried), std::end(own_.carried), carried_);

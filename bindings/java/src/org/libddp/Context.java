@@ -599,6 +599,38 @@ public final class Context extends Hooks implements AutoCloseable {
     }
 
     /**
+     * Casts votes of this rank, on any thread and at any time. They count in one step, the same on
+     * all ranks: the first synced one whose last gradient comes after the call. The context needs
+     * {@link ContextOptions#votes}.
+     *
+     * @param bits constants of {@link Votes}, joined by |
+     */
+    public void vote(long bits) {
+        ddp.ddp_step_vote(handle, bits);
+    }
+
+    /**
+     * Casts a number, of which the greatest of all ranks counts.
+     *
+     * @param level from 0 to 32
+     */
+    public void voteLevel(int level) {
+        ddp.ddp_step_vote_level(handle, level);
+    }
+
+    /**
+     * {@return the votes of the last step, after finalizeStep; the same on every rank} There are
+     * none after an unsynced step.
+     */
+    public Votes votes() {
+        long[] any = new long[1];
+        long[] all = new long[1];
+        int[] level = new int[1];
+        ddp.ddp_step_votes(handle, any, all, level);
+        return new Votes(any[0], all[0], level[0]);
+    }
+
+    /**
      * The reduced gradient of a sparse parameter: copies of its rows.
      *
      * @param indices the numbers of the rows, of I64, ascending, each once

@@ -27,6 +27,7 @@ public final class ContextOptions {
     private boolean verifyBuffers;
     private boolean autotune;
     private boolean shard;
+    private boolean votes;
 
     /**
      * A bucket is closed once it holds at least this many bytes of gradients.
@@ -309,6 +310,17 @@ public final class ContextOptions {
         return this;
     }
 
+    /**
+     * Bits of each rank travel with each step: {@link Context#vote} and {@link Context#votes}.
+     *
+     * @param value false by default
+     * @return this
+     */
+    public ContextOptions votes(boolean value) {
+        votes = value;
+        return this;
+    }
+
     void fill(ddp_context_options made) {
         made.setBucket_cap_bytes(notNegative("bucketCap", bucketCap));
         made.setFirst_bucket_cap_bytes(notNegative("firstBucketCap", firstBucketCap));
@@ -337,7 +349,8 @@ public final class ContextOptions {
                 | flag(refuseNonfinite, ddp.DDP_CONTEXT_REFUSE_NONFINITE)
                 | flag(skipNonfinite, ddp.DDP_CONTEXT_SKIP_NONFINITE)
                 | flag(verifyBuffers, ddp.DDP_CONTEXT_VERIFY_BUFFERS)
-                | flag(autotune, ddp.DDP_CONTEXT_AUTOTUNE) | flag(shard, ddp.DDP_CONTEXT_SHARD);
+                | flag(autotune, ddp.DDP_CONTEXT_AUTOTUNE) | flag(shard, ddp.DDP_CONTEXT_SHARD)
+                | flag(votes, ddp.DDP_CONTEXT_VOTES);
     }
 
     private static long notNegative(String what, long value) {
