@@ -440,6 +440,8 @@ class Steps:
             return  # the backward pass came here without a gradient
         if self._learning:
             self._came.append(index)
+            if self.options.as_views and index not in self._sparse:
+                self._to_place(index)  # else all gradients of this step would have memory of their own at once
             return
         if not self._left[index]:
             raise InvalidStateError(
@@ -594,12 +596,16 @@ class Steps:
         if index in self._sparse:
             self._announce_rows(index, tensor.grad)
             return
-        view = self._views[index]
         if tensor.grad is None:
-            view.zero_()
-        elif tensor.grad.layout != torch.strided or tensor.grad.data_ptr() != view.data_ptr():
-            self._copy_to(view, index, tensor.grad.detach())
+            self._views[index].zero_()
+        else:
+            self._to_place(index)
         self._complete(index)
+
+    def _to_place(self, index):
+        view, grad = self._views[index], self.tensors[index].grad
+        if grad.layout != torch.strided or grad.data_ptr() != view.data_ptr():
+            self._copy_to(view, index, grad.detach())
 
     def _copy_to(self, view, index, grad):
         """A gradient in memory of its own goes to its place."""
