@@ -80,7 +80,7 @@ int main(int argc, char** argv) {
         grad[0] = wrong, grad[1] = wrong * x;
         CHECK(ddp_grad_ready(context, param, &error));
         CHECK(ddp_finalize(context, &error));
-        s.w[0] -= 0.5f * grad[0], s.w[1] -= 0.5f * grad[1];
+        s.w[0] -= 0.02f * grad[0], s.w[1] -= 0.02f * grad[1];
         ++s.step;
         CHECK(ddp_step_votes(context, &any, NULL, NULL, &error)); /* the same on every rank */
         if (any & (DDP_VOTE_CHECKPOINT | DDP_VOTE_STOP)) {

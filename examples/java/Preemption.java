@@ -66,7 +66,7 @@ class Preemption {
                 grad.put(0, wrong).put(1, wrong * x);
                 context.gradReady(param);
                 context.finalizeStep();
-                for (int i = 0; i < 2; ++i) w.put(i, w.get(i) - 0.5f * grad.get(i));
+                for (int i = 0; i < 2; ++i) w.put(i, w.get(i) - 0.02f * grad.get(i));
                 ++step;
                 Votes votes = context.votes(); // the same on every rank
                 stopped = votes.any(Votes.STOP);
@@ -76,8 +76,8 @@ class Preemption {
                 }
             }
             String how = step < steps ? "stopped" : "done";
-            System.out.println("rank " + group.rank() + ": " + how + " after step " + step + ", y = "
-                    + w.get(0) + " + " + w.get(1) + " x");
+            System.out.println("rank " + group.rank() + ": " + how + " after step " + step
+                    + ", y = " + w.get(0) + " + " + w.get(1) + " x");
         }
     }
 }

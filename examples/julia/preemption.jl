@@ -25,7 +25,7 @@ function train(path, steps)
             grad .= (wrong, wrong * x)
             grad_ready(ctx, param)
             finalize!(ctx)
-            w .-= 0.5f0 .* grad
+            w .-= 0.02f0 .* grad
             step += 1
             cast = votes(ctx)  # the same on every rank
             stopped = :stop in cast

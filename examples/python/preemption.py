@@ -33,7 +33,7 @@ with ddp.Context(group, votes=True) as ctx:
         grad[:] = wrong, wrong * x
         ctx.grad_ready(param)
         ctx.finalize()
-        w -= 0.5 * grad
+        w -= 0.02 * grad
         step += 1
         any_rank = ctx.votes().any  # the same on every rank
         if any_rank & (ddp.Vote.CHECKPOINT | ddp.Vote.STOP):

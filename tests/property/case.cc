@@ -23,7 +23,8 @@ void print_options(std::ostream& out, const Case& c) {
         {DDP_CONTEXT_SKIP_UNUSED_BUCKETS, "SKIP_UNUSED_BUCKETS"},
         {DDP_CONTEXT_CONSENSUS_ORDER, "CONSENSUS_ORDER"},
         {DDP_CONTEXT_NO_REBUILD, "NO_REBUILD"},
-        {DDP_CONTEXT_SKIP_NONFINITE, "SKIP_NONFINITE"}};
+        {DDP_CONTEXT_SKIP_NONFINITE, "SKIP_NONFINITE"},
+        {DDP_CONTEXT_VOTES, "VOTES"}};
     for (const auto& [flag, name] : flags)
         if (c.flags & flag) out << ", " << name;
     if (c.rebuild_interval > 0) out << ", rebuild interval " << c.rebuild_interval;
@@ -46,6 +47,7 @@ void print_part(std::ostream& out, const Case& c, const Part& part) {
     if (part.order) out << ", in order " << part.order;
     if (part.async) out << ", finalize_async";
     if (c.weighted()) out << ", weight " << part.weight;
+    if (c.votes()) out << ", votes " << part.vote;
 }
 
 void print_step(std::ostream& out, const Case& c, const Step& step) {

@@ -45,6 +45,7 @@ struct Part {
     unsigned order = 0;
     bool async = false;  // ddp_finalize_async and ddp_wait_param before ddp_finalize
     int weight = 1;
+    unsigned vote = 0;  // bits of the program's, which it casts before the step; also the level
 };
 
 struct Step {
@@ -85,6 +86,7 @@ struct Case {
     }
     Mask all() const { return (1u << params.size()) - 1; }
     bool keeps_local_unused() const { return (flags & DDP_CONTEXT_KEEP_LOCAL_UNUSED) != 0; }
+    bool votes() const { return (flags & DDP_CONTEXT_VOTES) != 0; }
     bool weighted() const { return reduction == DDP_REDUCTION_WEIGHTED_MEAN; }
     // The divisor of sums: the number of ranks, the sum of their weights, or nothing.
     int divisor() const;

@@ -63,10 +63,10 @@ rc::Gen<Param> any_param() {
 // `comes` is here what does NOT come.
 rc::Gen<Part> any_part() {
     using rc::gen::set;
-    return rc::gen::build<Part>(set(&Part::comes, mask(30)), set(&Part::once, mask(50)),
-                                set(&Part::marked, mask(50)),
-                                set(&Part::order, rc::gen::cast<unsigned>(number(0, 999))),
-                                set(&Part::async, chance(40)), set(&Part::weight, number(0, 2)));
+    return rc::gen::build<Part>(
+        set(&Part::comes, mask(30)), set(&Part::once, mask(50)), set(&Part::marked, mask(50)),
+        set(&Part::order, rc::gen::cast<unsigned>(number(0, 999))), set(&Part::async, chance(40)),
+        set(&Part::weight, number(0, 2)), set(&Part::vote, rc::gen::cast<unsigned>(number(0, 15))));
 }
 
 // `frozen` is here what changes.
@@ -89,10 +89,11 @@ rc::Gen<std::uint32_t> any_flags() {
     const auto flag = [](std::uint32_t bit, int percent) {
         return rc::gen::map(chance(percent), [bit](bool on) { return on ? bit : 0u; });
     };
-    return rc::gen::apply(
-        [](auto... bits) { return (0u | ... | bits); }, flag(DDP_CONTEXT_KEEP_LOCAL_UNUSED, 35),
-        flag(DDP_CONTEXT_SKIP_UNUSED_BUCKETS, 35), flag(DDP_CONTEXT_CONSENSUS_ORDER, 35),
-        flag(DDP_CONTEXT_NO_REBUILD, 25), flag(DDP_CONTEXT_SKIP_NONFINITE, 25));
+    return rc::gen::apply([](auto... bits) { return (0u | ... | bits); },
+                          flag(DDP_CONTEXT_KEEP_LOCAL_UNUSED, 35),
+                          flag(DDP_CONTEXT_SKIP_UNUSED_BUCKETS, 35),
+                          flag(DDP_CONTEXT_CONSENSUS_ORDER, 35), flag(DDP_CONTEXT_NO_REBUILD, 25),
+                          flag(DDP_CONTEXT_SKIP_NONFINITE, 25), flag(DDP_CONTEXT_VOTES, 40));
 }
 
 // Buckets and pieces stay.

@@ -126,6 +126,10 @@ void RankRun::step(std::size_t index) {
     if (!step.late) freeze_and_skip(step);
     if (step.begin) context_.step_begin();
     if (step.late) freeze_and_skip(step);
+    if (c_.votes()) {
+        context_.vote(part.vote * DDP_VOTE_USER);
+        context_.vote_level(static_cast<std::int32_t>(part.vote));
+    }
     // After ddp_publish views are zero.
     if (index > 0 && !sharded(c_.steps[index - 1]))
         compare_all(moments_[index - 1].after, "at the beginning");
@@ -137,12 +141,36 @@ void RankRun::step(std::size_t index) {
     }
     context_.finalize();
     if (c_.callback) check_reduced(step);
+    if (c_.votes()) check_votes(index);
     if (!c_.in_step || step.no_sync) compare_all(moment.after, "at the end", sharded(step));
     synced_before_ = synced_before_ || !step.no_sync;
     for (int id = 0; id < c_.param_count() && synced_before_; ++id)
         if (context_.used(id) != moment.used[index_of(id)])
             differ(name_of(id) + (context_.used(id) ? " is used" : " is not used"));
     if (sharded(step)) publish();
+}
+
+// A synced step counts what ranks have cast since the one before.
+void RankRun::check_votes(std::size_t index) {
+    unsigned any = 0, all = ~0u, level = 0;
+    for (int rank = 0; rank < c_.world && !c_.steps[index].no_sync; ++rank) {
+        unsigned bits = 0;
+        for (std::size_t s = index + 1; s-- > 0 && (s == index || c_.steps[s].no_sync);) {
+            if (!c_.has_inputs(rank, s)) continue;
+            const unsigned vote = c_.steps[s].parts[index_of(rank)].vote;
+            bits |= vote;
+            level = std::max(level, vote);
+        }
+        any |= bits;
+        if (c_.has_inputs(rank, index)) all &= bits;
+    }
+    if (c_.steps[index].no_sync) all = 0;
+    const auto votes = context_.votes();
+    if (votes.any != any * DDP_VOTE_USER || votes.all != all * DDP_VOTE_USER ||
+        votes.level != static_cast<std::int32_t>(level))
+        differ("the votes are " + std::to_string(votes.any) + ", " + std::to_string(votes.all) +
+               " and " + std::to_string(votes.level) + ", not " + std::to_string(any) + ", " +
+               std::to_string(all) + " and " + std::to_string(level));
 }
 
 void RankRun::publish() {

@@ -26,6 +26,7 @@ private:
     ddp_context_options options() const;
     void add_param(int id);
     void step(std::size_t index);
+    void check_votes(std::size_t index);
     void freeze_and_skip(const Step& step);
     void backward(const Part& part, const Gradients& written);
     std::vector<int> announcements(const Part& part) const;

@@ -112,6 +112,18 @@ void SharedGradients::finalize() const {
                         : ddp_finalize(context_.get(), result));
 }
 
+void SharedGradients::vote(std::uint32_t bits) const {
+    Result result;
+    result.check(ddp_step_vote(context_.get(), bits, result));
+}
+
+std::uint32_t SharedGradients::votes() const {
+    Result result;
+    std::uint32_t any = 0;
+    result.check(ddp_step_votes(context_.get(), &any, nullptr, nullptr, result));
+    return any;
+}
+
 void SharedGradients::clip(double max_norm) const {
     Result result;
     result.check(ddp_clip_grad_norm(context_.get(), 0, max_norm, nullptr, result));

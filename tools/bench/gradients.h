@@ -66,6 +66,9 @@ public:
     void set_sync(bool sync) const;
     void ready(std::size_t index) const;
     void finalize() const;
+    // With DDP_CONTEXT_VOTES: casts these bits; those that any rank has cast.
+    void vote(std::uint32_t bits) const;
+    std::uint32_t votes() const;
     // By that norm.
     void clip(double max_norm) const;
     // Instead: the end without waiting, and for each parameter, before finalize(), that the host

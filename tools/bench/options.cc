@@ -147,6 +147,9 @@ CLI::App* add_replay(CLI::App& app, Options& options) {
     command->add_flag("--find-unused", options.find_unused,
                       "Also run the loop with DDP_CONTEXT_FIND_UNUSED, in turns with the other, "
                       "and print the ratio");
+    command->add_flag("--votes", options.votes,
+                      "Also run the loop with a vote of each rank in each step, in turns with the "
+                      "other, and print the ratio");
     command->add_flag(
         "--norm", options.norm,
         "Also run the loop with the norm of all gradients (ddp_track_grad_norm), once "
@@ -190,8 +193,8 @@ CLI::App* add_replay(CLI::App& app, Options& options) {
           command->add_flag("--autotune", options.autotune,
                             "Also run the loop with DDP_CONTEXT_AUTOTUNE, which first finds a "
                             "bucket size, in turns with the others: a row")})
-        for (const char* other : {"--find-unused", "--norm", "--optimizer", "--hook", "--trace",
-                                  "--device", "--without-overlap", "--sync-every"})
+        for (const char* other : {"--find-unused", "--votes", "--norm", "--optimizer", "--hook",
+                                  "--trace", "--device", "--without-overlap", "--sync-every"})
             option->excludes(command->get_option(other));
     return command;
 }

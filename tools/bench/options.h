@@ -52,6 +52,7 @@ struct Options : Settings {
     std::vector<unsigned> sync_every;  // also run a loop for each: averages in one of so many steps
     bool copy = false;
     bool find_unused = false;
+    bool votes = false;
     bool norm = false;
     bool optimizer = false;
     std::vector<double> also_mb;  // also run the loop with these bucket sizes

@@ -102,6 +102,7 @@ struct Variant {
             const std::vector<Gradient>* own, std::optional<double> clips_at = {})
         : gradients(group, options, model, own, {.norm = clips_at.has_value()}),
           max_norm(clips_at),
+          votes((options.flags & DDP_CONTEXT_VOTES) != 0),
           world(ddp_group_world_size(group)),
           bucket_mb(mb) {}
 
@@ -109,8 +110,10 @@ struct Variant {
     double step(const Backward& backward, std::int64_t iteration) {
         const double start = now_ms(), cpu_start = cpu_ms(CLOCK_PROCESS_CPUTIME_ID);
         gradients.begin_step();
+        if (votes) gradients.vote(DDP_VOTE_USER);
         backward.run(gradients.all(), iteration, [&](std::size_t i) { gradients.ready(i); });
         gradients.finalize();
+        if (votes) exact = gradients.votes() == DDP_VOTE_USER && exact;
         if (max_norm) gradients.clip(*max_norm);
         const double end = now_ms();
         cpu += cpu_ms(CLOCK_PROCESS_CPUTIME_ID) - cpu_start;
@@ -171,6 +174,7 @@ struct Variant {
 
     SharedGradients gradients;
     std::optional<double> max_norm;
+    bool votes;
     bool exact = true;
     int world;
     double bucket_mb;
@@ -215,9 +219,10 @@ Row row_of(const Variant& variant, ddp_group* group, const Options& options, con
 
 std::vector<Row> run_replay(ddp_group* group, const Options& options) {
     if (options.device != "cpu") {
-        if (options.sleep || options.without_overlap || !options.sync_every.empty())
+        if (options.sleep || options.without_overlap || options.votes ||
+            !options.sync_every.empty())
             throw std::invalid_argument(
-                "--sleep, --without-overlap and --sync-every require --device cpu");
+                "--sleep, --without-overlap, --votes and --sync-every require --device cpu");
         return run_replay_on_gpu(group, options);
     }
     const Model model = find_model(options.model);
@@ -261,6 +266,8 @@ std::vector<Row> run_replay(ddp_group* group, const Options& options) {
         add(options.bucket_mb, 0, HUGE_VAL);
         add(options.bucket_mb, 0, 1e-3).exact = false;
     }
+    const std::size_t with_votes = loops.size();
+    if (options.votes) add(options.bucket_mb, DDP_CONTEXT_VOTES);
     std::list<Training> trainings;
     const std::size_t with_optimizer = loops.size();
     if (options.optimizer)
@@ -293,6 +300,10 @@ std::vector<Row> run_replay(ddp_group* group, const Options& options) {
         row["norm_ratio"] = median(series[with_norm]) / median(series[1]);
         row["clip_ms"] = median(series[with_norm + 1]);
         row["clip_ratio"] = median(series[with_norm + 1]) / median(series[1]);
+    }
+    if (options.votes) {
+        row["votes_ms"] = median(series[with_votes]);
+        row["votes_ratio"] = median(series[with_votes]) / median(series[1]);
     }
     if (options.optimizer) {
         const double full = median(series[with_optimizer]);

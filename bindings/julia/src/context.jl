@@ -21,7 +21,7 @@ Base.show(io::IO, parameter::Parameter) = print(io, "Parameter($(parameter.index
     Context(group; bucket_cap, first_bucket_cap, bucket_caps, reduction, rebuild_interval, rebuild, initial_broadcast,
             broadcast_buffers, find_unused, static_graph, keep_local_unused, skip_unused_buckets, join, divide_by_present,
             stop_at_first_join, consensus_order, accumulate, check, check_interval, refuse_nonfinite, skip_nonfinite, verify_interval,
-            verify_buffers, autotune, shard)
+            verify_buffers, autotune, shard, votes)
     Context(f, group; ...)         closes it after f(ctx)
 
 Register parameters, commit, and in each step announce gradients and finalize. The arguments, the same on every rank,
@@ -30,7 +30,8 @@ mistakes that are otherwise silent (DDP_CONTEXT_CHECK; DDP_DEBUG=check does the 
 `skip_nonfinite`: NaN and infinity in a gradient are an error of all ranks (DDP_ERROR_NONFINITE), which breaks the context or
 skips the step. `verify_interval`: every so many synced steps ranks compare parameters (ddp/check.h). `autotune`: libddp tries
 other bucket caps in the first steps and keeps the fastest (DDP_CONTEXT_AUTOTUNE). `shard`: each rank updates a share of the
-parameters (ddp/shard.h): `DDP.pieces` says which, and `publish!` sends the new values to the others. `ctx.parameters`: the registered parameters.
+parameters (ddp/shard.h): `DDP.pieces` says which, and `publish!` sends the new values to the others.
+`votes`: bits of each rank travel with each step (ddp/vote.h): `vote!` casts some, and `votes` has those of all ranks. `ctx.parameters`: the registered parameters.
 """
 mutable struct Context
     handle::Handle

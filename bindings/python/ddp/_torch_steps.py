@@ -51,6 +51,7 @@ class Options:
     weighted: bool  # the mean, by set_weight
     shard: object  # a function of a parameter's name and the parameter: its owner and cost; None: no shards
     grad_norm: float  # the p of the norm that libddp counts; None: no norm
+    votes: bool  # ranks have votes
     reduce_dtype: torch.dtype  # of buckets on their way; None: their own
     join: dict = dataclasses.field(default_factory=dict)  # empty: outside
 
@@ -78,7 +79,7 @@ class Steps:
         self.context = Context(group, bucket_cap=cap, first_bucket_cap=min(_MIB, cap), bucket_caps=options.bucket_caps,
                                initial_broadcast=init_sync, find_unused=find_unused,
                                skip_unused_buckets=find_unused and options.skip_unused, static_graph=options.static_graph,
-                               autotune=options.autotune, shard=options.shard is not None, reduction="weighted_mean" if options.weighted else "mean", **{"broadcast_buffers": False, **options.join})
+                               autotune=options.autotune, shard=options.shard is not None, votes=options.votes, reduction="weighted_mean" if options.weighted else "mean", **{"broadcast_buffers": False, **options.join})
         try:
             self._streams = Streams(self.context, [*trained.items(), *((name, tensor) for name, tensor in (
                 *module.named_parameters(), *module.named_buffers()) if name not in options.ignored)])

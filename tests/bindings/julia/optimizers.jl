@@ -125,6 +125,31 @@ end
     end
 end
 
+@testset "votes" begin
+    ctx = make(; votes=true)
+    function step()
+        step_begin!(ctx)
+        foreach(parameter -> announce(ctx, parameter), ctx.parameters)
+        finalize!(ctx)
+        return votes(ctx)
+    end
+    vote!(ctx, :stop, DDP.VOTE_USER << rank; level=rank + 3)
+    cast = step()
+    @test :stop in cast && all(r -> DDP.VOTE_USER << r in cast, 0:(world - 1)) && !(:checkpoint in cast)
+    @test (cast.all, cast.level) == (C.DDP_VOTE_STOP, world + 2)
+    rank == world - 1 && vote!(ctx, :checkpoint)
+    cast = step()
+    @test (cast.any, cast.all, cast.level) == (C.DDP_VOTE_CHECKPOINT, world == 1 ? C.DDP_VOTE_CHECKPOINT : 0, 0)
+    @test step().any == 0
+    refused(() -> vote!(ctx, :end), "unknown vote :end")
+    fails(() -> vote!(ctx, 1 << 15), C.DDP_ERROR_UNSUPPORTED, "has no name")
+    fails(() -> vote!(ctx; level=33), C.DDP_ERROR_INVALID_ARGUMENT, "from 0 to 32")
+    close(ctx)
+    ctx = make()
+    fails(() -> vote!(ctx, :stop), C.DDP_ERROR_INVALID_STATE, "votes=true")
+    close(ctx)
+end
+
 @testset "norms" begin
     for shard in (false, true)
         Context(group; shard=shard) do ctx

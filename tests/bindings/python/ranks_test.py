@@ -1,6 +1,7 @@
 """Everything that needs several ranks, against NumPy. ddprun starts this file on 2 and 3 ranks; all run the same tests in the
 same order."""
 import asyncio
+import signal
 import sys
 import threading
 import unittest
@@ -90,6 +91,36 @@ class Ranks(unittest.TestCase):
         with self.assertRaises(ddp.NonfiniteError) as caught:
             ctx.clip_grad_norm(norms[0], 1)
         self.assertEqual(caught.exception.param, 1)
+
+    def test_votes(self):
+        ctx = self.make(votes=True)
+        self.assertEqual(ctx.votes(), (ddp.Vote(0), ddp.Vote(0), 0))
+        last = self.world - 1
+        for cast, level, expected in ((ddp.Vote.STOP, 0, (ddp.Vote.STOP, ddp.Vote.STOP, 0)), (0, 7, (0, 0, 7)),
+                                      (ddp.Vote.USER << self.rank, self.rank, (ddp.Vote.USER * (2 ** self.world - 1), 0, last)),
+                                      (ddp.Vote.CHECKPOINT * (self.rank == last), 0, (ddp.Vote.CHECKPOINT, 0, 0))):
+            ctx.vote(cast, level=level)
+            self.train(ctx, 1)
+            self.assertEqual(ctx.votes(), expected)
+            self.train(ctx, 1)
+            self.assertEqual(ctx.votes(), (ddp.Vote(0), ddp.Vote(0), 0))
+        with self.assertRaises(ddp.UnsupportedError):
+            ctx.vote(1 << 15)
+        with self.assertRaises(ddp.InvalidArgumentError):
+            ctx.vote(level=33)
+        ctx.close()
+        with self.make() as plain, self.assertRaisesRegex(ddp.InvalidStateError, "votes=True"):
+            plain.vote(ddp.Vote.STOP)
+
+    def test_votes_in_a_signal_handler(self):
+        ctx = self.make(votes=True)
+        before = signal.signal(signal.SIGUSR1, lambda *_: ctx.vote(ddp.Vote.CHECKPOINT))
+        if self.rank == 0:
+            signal.raise_signal(signal.SIGUSR1)
+        signal.signal(signal.SIGUSR1, before)
+        self.train(ctx, 1)
+        self.assertEqual(ctx.votes().any, ddp.Vote.CHECKPOINT)
+        ctx.close()
 
     def test_split_and_round_robin(self):
         half = self.group.split(self.rank % 2, -self.rank)

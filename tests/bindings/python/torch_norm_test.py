@@ -66,6 +66,16 @@ class Norms(torch_case.OnRanks):
                             self.check(model, step, bound, p)
                         optimizer.step()
 
+    def test_votes(self):
+        model = DistributedDataParallel(Model(), votes=True)
+        for step in range(3):
+            if self.rank == step % self.world:
+                model.context.vote(ddp.Vote.CHECKPOINT)
+            self.backward(model, step)
+            self.assertEqual(model.context.votes(), (ddp.Vote.CHECKPOINT, ddp.Vote.CHECKPOINT if self.world == 1 else ddp.Vote(0), 0))
+            self.backward(model, step)
+            self.assertEqual(model.context.votes().any, ddp.Vote(0))
+
     def test_types_and_rows(self):
         for kind, tolerance in ((torch.float64, 1e-12), (torch.bfloat16, 2e-2)):
             model = DistributedDataParallel(Model(kind=kind), grad_norm=2)
