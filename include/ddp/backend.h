@@ -79,7 +79,8 @@ enum {
     DDP_COLLECTIVE_BROADCAST = 2,
     DDP_COLLECTIVE_ALLGATHER = 3,
     DDP_COLLECTIVE_REDUCE_SCATTER = 4,
-    DDP_COLLECTIVE_BARRIER = 5
+    DDP_COLLECTIVE_BARRIER = 5,
+    DDP_COLLECTIVE_ALL_TO_ALL = 6 /* only with DDP_BACKEND_ALL_TO_ALL; never in place */
 };
 
 enum { DDP_BACKEND_BLOCK_BYTES = 65536 }; /* see ddp_collective.take */
@@ -122,7 +123,10 @@ typedef struct ddp_collective {
      * world_size numbers, the same on every rank. The parts stand one after another, `count` is
      * their sum, and the operation is in place: `recv` of a reduce_scatter is this rank's part of
      * `send`, whose other parts hold anything afterwards; `send` of an allgather is this rank's
-     * part of `recv`. NULL: every part has `count` elements. */
+     * part of `recv`. NULL: every part has `count` elements.
+     * For ALL_TO_ALL: world_size * world_size numbers, the same on every rank, which libddp has
+     * compared. Rank i sends counts[i * world_size + j] elements to rank j, and `count` is the sum
+     * of all. `send` may also be NULL if this rank sends nothing, and `recv` if it gets nothing. */
     const uint64_t* counts;
     /* With DDP_BACKEND_GIVES, in CPU memory. data: `bytes` bytes, where they are now. offset: where
      * they belong in recv, in bytes. Call it from any thread.
@@ -174,7 +178,10 @@ enum {
     DDP_BACKEND_GIVES = 1u << 11,
     /* run knows ddp_collective.carried. Otherwise libddp sends such words with a collective of
      * their own. */
-    DDP_BACKEND_CARRIES = 1u << 12
+    DDP_BACKEND_CARRIES = 1u << 12,
+    /* run knows DDP_COLLECTIVE_ALL_TO_ALL, with and without counts. Otherwise libddp carries it out
+     * with a broadcast from each rank. */
+    DDP_BACKEND_ALL_TO_ALL = 1u << 13
 };
 
 /* The functions of a backend. One thread at a time calls `match`, `run` and `ready`, not always the

@@ -19,6 +19,7 @@
 #include "types.h"
 
 #ifdef DDP_EXPERIMENTAL
+#include "all_to_all.h"
 #include "averager.h"
 #include "device.h"
 #include "elastic.h"

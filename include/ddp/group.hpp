@@ -110,6 +110,26 @@ public:
         return Group(out);
     }
 #ifdef DDP_EXPERIMENTAL
+    /* recv[rank * count .. (rank + 1) * count) = that rank's part for this rank of send. */
+    template <class T>
+    Work all_to_all(const T* send, T* recv, std::size_t count) {
+        ddp_work* work = nullptr;
+        detail::call(ddp_all_to_all, get(), static_cast<const void*>(send),
+                     static_cast<void*>(recv), count, dtype_of<T>::value, &work);
+        return Work(work);
+    }
+    /* The same with a count for each rank; both lists have world_size() numbers. */
+    template <class T>
+    Work all_to_all(const T* send, const std::vector<std::uint64_t>& send_counts, T* recv,
+                    const std::vector<std::uint64_t>& recv_counts) {
+        if (send_counts.size() != recv_counts.size())
+            throw Error(DDP_ERROR_INVALID_ARGUMENT, "send_counts and recv_counts differ in length");
+        ddp_work* work = nullptr;
+        detail::call(ddp_all_to_allv, get(), static_cast<const void*>(send),
+                     static_cast<void*>(recv), send_counts.data(), recv_counts.data(),
+                     send_counts.size(), dtype_of<T>::value, &work);
+        return Work(work);
+    }
     /* One group of these, which take turns. Their handles may go. */
     static Group round_robin(const std::vector<const Group*>& groups) {
         std::vector<ddp_group*> handles;

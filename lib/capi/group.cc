@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "capi/collective.h"
 #include "capi/group_config.h"
 #include "capi/guard.h"
 #include "capi/param.h"
@@ -28,7 +29,7 @@ Group& group_of(ddp_group* group) {
 // Device memory is reduced in the order of a bucket's stream, which only a hook and its
 // continuations have.
 void place(Collective& collective, const OpTag& tag) {
-    collective.device = device_of(collective.recv);
+    collective.device = device_of(collective.recv ? collective.recv : collective.send);
     const ddp_device from = collective.send ? device_of(collective.send) : collective.device;
     if (!same_device(from, collective.device))
         fail(DDP_ERROR_INVALID_ARGUMENT, "send is memory of ", device_name(from), " and recv of ",
@@ -40,16 +41,6 @@ void place(Collective& collective, const OpTag& tag) {
              stream ? ", the bucket on " : "", stream ? device_name(stream->device()) : "",
              ": collectives on device memory are for communication hooks, on the device of their "
              "bucket");
-}
-
-// Hands the work to the caller, or waits for the end when the caller wants none.
-void start(Group& group, Collective collective, ddp_work** out) {
-    const OpTag& tag = current_tag();
-    place(collective, tag);
-    if (out)
-        *out = new ddp_work{group.submit(collective, tag)};
-    else
-        group.perform(collective, tag);
 }
 
 // The memory that ddp_mem_alloc gave out, and the group's hold on it.
@@ -107,6 +98,16 @@ std::int32_t world_around() {
 }
 
 }  // namespace
+
+void libddp::start_collective(ddp_group* group, Collective collective, ddp_work** out) {
+    Group& g = group_of(group);
+    const OpTag& tag = current_tag();
+    place(collective, tag);
+    if (out)
+        *out = new ddp_work{g.submit(collective, tag)};
+    else
+        g.perform(collective, tag);
+}
 
 bool libddp::is_of_mem_alloc(const void* memory) {
     return allocations().hold(memory);
@@ -249,7 +250,7 @@ ddp_status ddp_allreduce(ddp_group* group, const void* send, void* recv, size_t 
                          ddp_dtype dtype, ddp_reduce_op op, ddp_work** work, ddp_error** error) {
     return guard(error, "ddp_allreduce", [&] {
         Collective c{DDP_COLLECTIVE_ALLREDUCE, send, recv, count, dtype, op};
-        start(group_of(group), c, work);
+        start_collective(group, c, work);
     });
 }
 
@@ -257,7 +258,7 @@ ddp_status ddp_broadcast(ddp_group* group, void* buffer, size_t count, ddp_dtype
                          int32_t root, ddp_work** work, ddp_error** error) {
     return guard(error, "ddp_broadcast", [&] {
         Collective c{DDP_COLLECTIVE_BROADCAST, nullptr, buffer, count, dtype, DDP_SUM, root};
-        start(group_of(group), c, work);
+        start_collective(group, c, work);
     });
 }
 
@@ -265,7 +266,7 @@ ddp_status ddp_allgather(ddp_group* group, const void* send, void* recv, size_t 
                          ddp_dtype dtype, ddp_work** work, ddp_error** error) {
     return guard(error, "ddp_allgather", [&] {
         Collective c{DDP_COLLECTIVE_ALLGATHER, send, recv, count, dtype};
-        start(group_of(group), c, work);
+        start_collective(group, c, work);
     });
 }
 
@@ -274,10 +275,10 @@ ddp_status ddp_reduce_scatter(ddp_group* group, const void* send, void* recv, si
                               ddp_error** error) {
     return guard(error, "ddp_reduce_scatter", [&] {
         Collective c{DDP_COLLECTIVE_REDUCE_SCATTER, send, recv, count, dtype, op};
-        start(group_of(group), c, work);
+        start_collective(group, c, work);
     });
 }
 
 ddp_status ddp_barrier(ddp_group* group, ddp_work** work, ddp_error** error) {
-    return guard(error, "ddp_barrier", [&] { start(group_of(group), {}, work); });
+    return guard(error, "ddp_barrier", [&] { start_collective(group, {}, work); });
 }

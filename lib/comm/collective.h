@@ -28,6 +28,9 @@ struct Collective {
     // On any thread, with bytes of `recv`.
     using Take = std::function<void(const void* data, std::size_t offset, std::size_t bytes)>;
     Take take{};
+    // For an all_to_all: the elements for each rank and from each rank, whose parts stand one after
+    // another; `count` says nothing then. Null: `count` for each rank.
+    std::shared_ptr<const std::vector<std::uint64_t>> send_counts{}, recv_counts{};
 };
 
 }  // namespace libddp

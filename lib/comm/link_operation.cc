@@ -5,6 +5,7 @@
 #include <numeric>
 #include <utility>
 
+#include "comm/all_to_all.h"
 #include "comm/comparisons.h"
 #include "comm/link.h"
 #include "comm/signature.h"
@@ -26,16 +27,21 @@ bool reduces(ddp_collective_kind kind) {
     return kind == DDP_COLLECTIVE_ALLREDUCE || kind == DDP_COLLECTIVE_REDUCE_SCATTER;
 }
 
-// Adds what this rank contributes.
-void count_sent(const Collective& c, const OpTag& tag) {
-    if (tag.traffic)
-        tag.traffic->sent.fetch_add(c.count * dtype_size(c.dtype), std::memory_order_relaxed);
+// The bytes that this rank contributes.
+std::size_t contributed(const Collective& c, std::int32_t world) {
+    const std::size_t count =
+        c.kind == DDP_COLLECTIVE_ALL_TO_ALL ? sent_elements(c, world) : c.count;
+    return count * dtype_size(c.dtype);
+}
+
+void count_sent(const Collective& c, const OpTag& tag, std::int32_t world) {
+    if (tag.traffic) tag.traffic->sent.fetch_add(contributed(c, world), std::memory_order_relaxed);
 }
 
 void validate(const Collective& c, const OpTag& tag, std::int32_t world) {
     if (dtype_size(c.dtype) == 0)
         fail(DDP_ERROR_INVALID_ARGUMENT, "dtype ", c.dtype, " is unknown");
-    if (!c.recv && c.count > 0)
+    if (!c.recv && c.count > 0 && !c.send_counts)
         fail(DDP_ERROR_INVALID_ARGUMENT, c.kind == DDP_COLLECTIVE_BROADCAST ? "buffer" : "recv",
              " is NULL, but count is ", c.count);
     if (c.root < 0 || c.root >= world)
@@ -49,6 +55,7 @@ void validate(const Collective& c, const OpTag& tag, std::int32_t world) {
         (c.counts->size() != static_cast<std::size_t>(world) || c.send ||
          std::accumulate(c.counts->begin(), c.counts->end(), std::uint64_t{0}) != c.count))
         fail(DDP_ERROR_INTERNAL, "parts of ", c.counts->size(), " ranks are not the message");
+    if (c.kind == DDP_COLLECTIVE_ALL_TO_ALL) validate_all_to_all(c, world);
     if (!is_cpu(c.device)) {
         if (!tag.order.stream || !same_device(tag.order.stream->device(), c.device))
             fail(DDP_ERROR_INTERNAL, "a collective on ", device_name(c.device),
@@ -97,13 +104,16 @@ private:
     bool on_device() const { return !is_cpu(collective_.device); }
     // The backend takes the memory of the device as it is.
     bool on_device_transport() const { return on_device() && link_.devices_->transport(); }
+    // Each rank gives counts of its own, which ranks tell each other first.
+    bool tells_counts() const { return collective_.send_counts != nullptr; }
     bool may_be_behind() const {
-        return on_device() && tag_.comparisons && link_.devices_->comparisons();
+        return on_device() && !tells_counts() && tag_.comparisons && link_.devices_->comparisons();
     }
     bool is_checked() const;
     void begin();
     bool ready_on_device();
     void place_division();
+    ErrorInfo tell_counts();
     void run_on_device();
     void compare_behind();
     // Most operations do not need the label, whose copy costs a little.
@@ -122,6 +132,7 @@ private:
     bool checked_ = false;  // ranks compare what they are about to do
     bool behind_ = false;   // they do that on another thread, and nobody waits for them here
     Division division_;
+    std::vector<std::uint64_t> told_counts_;  // of all ranks
     Compared compared_;
     ddp_collective op_{};
     std::uint64_t copied_ = 0;
@@ -131,7 +142,7 @@ WorkPtr Link::submit(const Collective& collective, OpTag tag) {
     validate(collective, tag, world());
     check();
     interrupt::refuse_inside_check();
-    count_sent(collective, tag);
+    count_sent(collective, tag, world());
     counts_->give();
     // The operation runs while the executor lives, which the group's destructor ends first.
     const WaitTarget target{tag.facts.step, tag.facts.bucket, collective.kind};
@@ -152,7 +163,7 @@ void Link::run(const Collective& collective, const OpTag& tag) {
     if (!result) return submit_and_wait(collective, tag);
     counts_->give();
     if (!result->ok()) throw Error(*result);
-    count_sent(collective, tag);
+    count_sent(collective, tag, world());
 }
 
 bool LinkOperation::is_checked() const {
@@ -173,15 +184,16 @@ void LinkOperation::begin() {
         };
         op_.taker = const_cast<Collective::Take*>(&c.take);
     }
-    compared_.mine = compared_.theirs = {tag_.facts,
-                                         c.kind,
-                                         c.dtype,
-                                         c.op,
-                                         c.root,
-                                         c.device.kind,
-                                         link_.next_sequence_++,
-                                         c.count,
-                                         hash_of_parts(op_.counts, link_.world())};
+    compared_.mine = compared_.theirs = {
+        tag_.facts,
+        c.kind,
+        c.dtype,
+        c.op,
+        c.root,
+        c.device.kind,
+        link_.next_sequence_++,
+        tells_counts() ? 0 : c.count,
+        tells_counts() ? kUnevenParts : hash_of_parts(op_.counts, link_.world())};
     checked_ = is_checked();
     behind_ = checked_ && may_be_behind();
     if (link_.monitor_ && !behind_) link_.monitor_->progress().begins(compared_.mine);
@@ -197,9 +209,9 @@ void LinkOperation::begin() {
     op_.dtype = c.dtype;
     op_.op = c.op;
     op_.root = c.root;
-    op_.send = c.send ? c.send : c.recv;
+    op_.send = c.send || c.kind == DDP_COLLECTIVE_ALL_TO_ALL ? c.send : c.recv;
     op_.recv = c.recv;
-    op_.count = c.count;
+    op_.count = tells_counts() ? 0 : c.count;
     op_.scale = 1;
     op_.timeout_ms = link_.config_.timeout_ms;
     op_.device = c.device;
@@ -239,7 +251,8 @@ void LinkOperation::place_division() {
 
 bool LinkOperation::ready() {
     if (on_device()) return ready_on_device();
-    if (!link_.transport_->has_ready() || !link_.devices_->compared()) return false;
+    if (!link_.transport_->has_ready() || !link_.devices_->compared() || tells_counts())
+        return false;
     begin();
     if (division_.before != 1 || division_.after != 1) return false;
     try {
@@ -252,9 +265,10 @@ bool LinkOperation::ready() {
 // Nothing to wait for: at once, in order with what the calling thread enqueues before and after.
 // But a backend may wait, and where it uses a device for the first time it connects with others.
 bool LinkOperation::ready_on_device() {
-    const bool at_once = link_.world() == 1 ||
-                         (on_device_transport() && link_.devices_->has_path(collective_.device) &&
-                          link_.executor_->may_lend() && (may_be_behind() || !is_checked()));
+    const bool at_once =
+        link_.world() == 1 ||
+        (!tells_counts() && on_device_transport() && link_.devices_->has_path(collective_.device) &&
+         link_.executor_->may_lend() && (may_be_behind() || !is_checked()));
     if (at_once) begin();
     return at_once;
 }
@@ -263,7 +277,7 @@ record::Entry LinkOperation::entry(record::EventKind kind) const {
     return {.kind = kind,
             .step = tag_.facts.step,
             .bucket = tag_.facts.bucket,
-            .bytes = collective_.count * dtype_size(collective_.dtype),
+            .bytes = contributed(collective_, link_.world()),
             .sequence = compared_.mine.sequence,
             .detail = record::operation_detail(collective_.kind,
                                                static_cast<std::int32_t>(tag_.facts.purpose)),
@@ -281,6 +295,7 @@ ErrorInfo LinkOperation::run() noexcept try {
             compare_behind();
         else if (checked_ && !op_.signature)
             result = labelled().with_others();
+        if (result.ok() && tells_counts()) result = tell_counts();
         if (result.ok() && on_device()) {
             run_on_device();
         } else if (result.ok()) {
@@ -307,6 +322,34 @@ ErrorInfo LinkOperation::run() noexcept try {
     return result;
 } catch (...) {
     return caught();
+}
+
+// Backends get the counts of all ranks, so ranks compare them whatever the group's flags.
+ErrorInfo LinkOperation::tell_counts() {
+    const auto mine = told_counts(collective_);
+    std::vector<std::uint64_t> told(mine.size() * static_cast<std::size_t>(link_.world()));
+    ddp_collective gather{};
+    gather.struct_size = sizeof gather;
+    gather.kind = DDP_COLLECTIVE_ALLGATHER;
+    gather.dtype = DDP_U8;
+    gather.op = DDP_SUM;
+    gather.send = mine.data();
+    gather.recv = told.data();
+    gather.count = mine.size() * sizeof mine[0];
+    gather.scale = 1;
+    gather.timeout_ms = op_.timeout_ms;
+    gather.signature = op_.signature;
+    gather.theirs = op_.theirs;
+    gather.signature_size = std::exchange(op_.signature_size, 0);
+    link_.transport_->run(gather);
+    ErrorInfo differ = agree_on_counts(told, link_.world(), op_.dtype, told_counts_);
+    op_.counts = told_counts_.data();
+    for (const std::uint64_t count : told_counts_) op_.count += static_cast<std::size_t>(count);
+    if (differ.ok()) return {};
+    differ.bucket = compared_.mine.bucket;
+    differ.step = compared_.mine.step;
+    compared_.kept = link_.weak_from_this().lock();
+    return link_.break_everywhere(differ);
 }
 
 void LinkOperation::run_on_device() {

@@ -125,6 +125,9 @@ std::string hint(const Side& a, const Side& b, const ParamName& name_of) {
     if (a.at.device != b.at.device)
         return "the memory is that of the CPU on one of the ranks, and that of a device on the "
                "other";
+    if ((a.at.parts == kUnevenParts) != (b.at.parts == kUnevenParts))
+        return "one of the ranks gives a count for each rank (ddp_all_to_allv), and the other one "
+               "count for all (ddp_all_to_all)";
     if (a.at.parts != b.at.parts && a.at.count == b.at.count)
         return "the ranks divide the message differently: every rank must give the same size of "
                "each rank's part";
@@ -135,7 +138,10 @@ std::string hint(const Side& a, const Side& b, const ParamName& name_of) {
 
 std::string describe(const Signature& s) {
     std::string text = collective_name(s.kind);
-    if (s.kind != DDP_COLLECTIVE_BARRIER) text += str(" of ", s.count, " ", dtype_name(s.dtype));
+    if (s.parts == kUnevenParts)
+        text += str(" of uneven parts of ", dtype_name(s.dtype));
+    else if (s.kind != DDP_COLLECTIVE_BARRIER)
+        text += str(" of ", s.count, " ", dtype_name(s.dtype));
     if (s.kind == DDP_COLLECTIVE_ALLREDUCE || s.kind == DDP_COLLECTIVE_REDUCE_SCATTER)
         text += str(" (", op_name(s.op), ")");
     if (s.kind == DDP_COLLECTIVE_BROADCAST) text += str(" from rank ", s.root);

@@ -21,8 +21,10 @@ struct Signature : OpFacts {
     std::int32_t device;
     std::int64_t sequence;
     std::uint64_t count;
-    std::uint64_t parts = 0;  // a hash of the sizes of ranks' parts; 0: they are alike
+    // a hash of the sizes of ranks' parts; 0: they are alike; kUnevenParts: ranks tell each other
+    std::uint64_t parts = 0;
 };
+constexpr std::uint64_t kUnevenParts = 1;
 static_assert(sizeof(Signature) == 88, "it travels as bytes: no padding");
 
 // "allreduce of 1000 f32 (sum), bucket 2 of step 7"; "allreduce of 4 f32 (sum), called by the

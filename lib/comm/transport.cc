@@ -1,8 +1,10 @@
 #include "comm/transport.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -139,9 +141,11 @@ void Transport::leave() {
 }
 
 void Transport::run(const ddp_collective& collective) {
+    const bool exchange = collective.kind == DDP_COLLECTIVE_ALL_TO_ALL;
+    if (exchange && !has(DDP_BACKEND_ALL_TO_ALL)) return run_by_broadcasts(collective);
     const bool gives = has(DDP_BACKEND_GIVES) && (!collective.counts || has(DDP_BACKEND_COUNTS));
     if (collective.take && !gives) return run_and_take(collective);
-    if (collective.counts && !has(DDP_BACKEND_COUNTS)) return run_in_parts(collective);
+    if (collective.counts && !exchange && !has(DDP_BACKEND_COUNTS)) return run_in_parts(collective);
     auto failure = no_failure();
     const ddp_status status = backend_->run(transport_, &collective, &failure);
     if (status != DDP_OK)
@@ -184,12 +188,44 @@ void Transport::run_in_parts(ddp_collective c) {
     }
 }
 
+// An all_to_all where the backend knows none: each rank's input goes to all. It passes through
+// memory of the largest input.
+void Transport::run_by_broadcasts(ddp_collective c) {
+    if (!is_cpu(c.device)) fail(DDP_ERROR_UNSUPPORTED, "the backend has no all_to_all on devices");
+    const ddp_collective whole = c;
+    const Exchanged exchanged(whole, setup_.world);
+    const auto bytes_from = [&](int rank) {
+        return all_parts(exchanged.input(rank), setup_.world) * dtype_size(c.dtype);
+    };
+    std::size_t most = 0;
+    for (int rank = 0; rank < setup_.world; ++rank)
+        if (rank != setup_.rank) most = std::max(most, bytes_from(rank));
+    const std::unique_ptr<std::byte[]> passing(new std::byte[most]);
+    c.kind = DDP_COLLECTIVE_BROADCAST;
+    c.counts = nullptr;
+    auto* next = static_cast<std::byte*>(whole.recv);
+    for (c.root = 0; c.root < setup_.world; ++c.root) {
+        const ddp_collective input = exchanged.input(c.root);
+        void* const passed = c.root == setup_.rank ? const_cast<void*>(whole.send) : passing.get();
+        c.count = all_parts(input, setup_.world);
+        c.send = c.recv = passed;
+        // The first compares signatures, even if it is empty.
+        if (c.root == 0 || c.count > 0) run(c);
+        c.signature_size = 0;
+        const std::size_t bytes = part_bytes(input, setup_.rank);
+        if (bytes > 0) std::memcpy(next, part_of(input, passed, setup_.rank), bytes);
+        next += bytes;
+    }
+}
+
 bool Transport::has_ready() const {
     return backend_->struct_size > offsetof(ddp_backend, ready) && backend_->ready;
 }
 
 bool Transport::ready(const ddp_collective& collective, std::int64_t patience_ns) {
-    if (collective.counts && !has(DDP_BACKEND_COUNTS)) return false;  // run() gives it others
+    // run() gives it others
+    if (collective.kind == DDP_COLLECTIVE_ALL_TO_ALL && !has(DDP_BACKEND_ALL_TO_ALL)) return false;
+    if (collective.counts && !has(DDP_BACKEND_COUNTS)) return false;
     auto failure = no_failure();
     std::int32_t all_here = 0;
     check(backend_->ready(transport_, &collective, patience_ns, &all_here, &failure), failure,

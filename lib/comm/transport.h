@@ -65,6 +65,7 @@ private:
 
     void run_in_parts(ddp_collective collective);
     void run_and_take(ddp_collective collective);
+    void run_by_broadcasts(ddp_collective collective);
     bool match_by_allgather(const void* mine, void* theirs, std::size_t size,
                             std::int64_t timeout_ms, std::int32_t* rank);
     void check(ddp_status status, const ddp_backend_failure& failure, std::string_view call,

@@ -1,9 +1,11 @@
-// The parts of a message of which each rank has one: of an allgather, and of a reduce_scatter.
+// The parts of a message of which each rank has one: of an allgather, a reduce_scatter and an
+// all_to_all.
 #pragma once
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "ddp/backend.h"
 #include "kernels/dtype.h"
@@ -47,6 +49,48 @@ inline void take_share(const ddp_collective& c, const void* result, int rank, in
         c.take(c.taker, static_cast<const std::byte*>(result) + at, at,
                std::min(block, bytes - at));
 }
+
+// An all_to_all: the part from one rank to another; and how a rank's input and its output are
+// divided, for the functions above.
+class Exchanged {
+public:
+    Exchanged(const ddp_collective& c, int world)
+        : c_(c), world_(static_cast<std::size_t>(world)) {}
+
+    std::size_t bytes(int from, int to) const {
+        const std::size_t place = static_cast<std::size_t>(from) * world_;
+        const std::size_t count =
+            c_.counts ? static_cast<std::size_t>(c_.counts[place + static_cast<std::size_t>(to)])
+                      : c_.count;
+        return count * dtype_size(c_.dtype);
+    }
+    ddp_collective input(int rank) const {
+        ddp_collective divided = c_;
+        if (!c_.counts) return divided;
+        divided.counts = c_.counts + static_cast<std::size_t>(rank) * world_;
+        divided.count = 0;
+        for (std::size_t to = 0; to < world_; ++to)
+            divided.count += static_cast<std::size_t>(divided.counts[to]);
+        return divided;
+    }
+    // counts: memory for the result.
+    ddp_collective output(int rank, std::vector<std::uint64_t>& counts) const {
+        ddp_collective divided = c_;
+        if (!c_.counts) return divided;
+        counts.clear();
+        divided.count = 0;
+        for (std::size_t from = 0; from < world_; ++from) {
+            counts.push_back(c_.counts[from * world_ + static_cast<std::size_t>(rank)]);
+            divided.count += static_cast<std::size_t>(counts.back());
+        }
+        divided.counts = counts.data();
+        return divided;
+    }
+
+private:
+    const ddp_collective& c_;
+    const std::size_t world_;
+};
 
 // For comparing with other ranks: of the parts' sizes, where each has one. Else 0.
 inline std::uint64_t hash_of_parts(const std::uint64_t* counts, int world) {

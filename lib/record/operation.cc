@@ -16,6 +16,8 @@ const char* collective_name(std::int32_t kind) {
             return "reduce_scatter";
         case DDP_COLLECTIVE_BARRIER:
             return "barrier";
+        case DDP_COLLECTIVE_ALL_TO_ALL:
+            return "all_to_all";
         default:
             return "unknown collective";
     }

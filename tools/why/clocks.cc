@@ -31,7 +31,8 @@ using Collective = std::map<std::string, Times>;  // by machine
 // Whether every rank needs something from every other one.
 bool joins_all(std::int32_t kind) {
     return kind == DDP_COLLECTIVE_ALLREDUCE || kind == DDP_COLLECTIVE_ALLGATHER ||
-           kind == DDP_COLLECTIVE_REDUCE_SCATTER || kind == DDP_COLLECTIVE_BARRIER;
+           kind == DDP_COLLECTIVE_REDUCE_SCATTER || kind == DDP_COLLECTIVE_BARRIER ||
+           kind == DDP_COLLECTIVE_ALL_TO_ALL;
 }
 
 std::vector<Collective> find_collectives(const std::vector<ProcessRecord>& records) {

@@ -1,10 +1,11 @@
-// Allreduce and reduce_scatter by sending straight to every peer, with the reduction of one chunk
-// under way while others travel. Each rank reduces its slice of the message, strictly in rank
+// Allreduce, reduce_scatter and all_to_all by sending straight to every peer, with the reduction of
+// one chunk under way while others travel. Each rank reduces its slice of the message, strictly in rank
 // order, and sends it to all: the bits depend on nothing but the inputs.
 #pragma once
 
 #include <algorithm>
 #include <cstddef>
+#include <cstring>
 #include <vector>
 
 #include "backends/common/slices.h"
@@ -12,6 +13,7 @@
 #include "device/scratch.h"
 #include "kernels/arithmetic.h"
 #include "kernels/dtype.h"
+#include "kernels/parts.h"
 #include "util/deadline.h"
 
 namespace libddp::backend {
@@ -178,6 +180,39 @@ void direct_reduce_scatter(Peers peers, const ddp_collective& c, const Deadline&
     peers.exchange.finish();
     reduction.reduce_into(
         static_cast<std::byte*>(c.recv), [](std::size_t) {}, [] {});
+    peers.wait_sent(deadline);
+}
+
+// Every rank sends each other its part. c.recv is no place that a peer sends from.
+template <class Peers>
+void direct_all_to_all(Peers peers, const ddp_collective& c, const Deadline& deadline) {
+    const int rank = peers.rank(), size = peers.size();
+    const Exchanged exchanged(c, size);
+    std::vector<std::uint64_t> counts;
+    const ddp_collective input = exchanged.input(rank), output = exchanged.output(rank, counts);
+    const Cut out = cut_in_parts(input, size, Peers::kChunk),
+              in = cut_in_parts(output, size, Peers::kChunk);
+    const auto* send = static_cast<const std::byte*>(c.send);
+    auto* recv = static_cast<std::byte*>(c.recv);
+    peers.exchange.begin(c, deadline);
+    for (std::size_t k = 0; k < out.most_chunks(size); ++k)
+        each_after(peers, [&](int peer) {
+            if (k < out.chunks(peer))
+                peers.send(peer, send + out.offset(peer, k), out.chunk_size(peer, k) * out.element,
+                           k);
+        });
+    peers.exchange.finish();
+    int missing = 0;
+    for (std::size_t k = 0; k < in.most_chunks(size); ++k)
+        each_before(peers, [&](int peer) {
+            if (k >= in.chunks(peer)) return;
+            ++missing;
+            peers.expect(peer, recv + in.offset(peer, k), in.chunk_size(peer, k) * in.element,
+                         &missing, k);
+        });
+    if (part_count(input, rank) > 0)
+        std::memcpy(recv + in.offset(rank, 0), send + out.offset(rank, 0), part_bytes(input, rank));
+    peers.wait(deadline, [&] { return missing == 0; });
     peers.wait_sent(deadline);
 }
 

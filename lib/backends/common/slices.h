@@ -111,6 +111,45 @@ private:
     std::vector<Part> parts_;
 };
 
+// An all_to_all in rounds, for memory that holds neither all that a rank sends nor all that it gets.
+// Every round takes the same share of each part.
+class ExchangeRounds {
+public:
+    // room: elements that a rank sends in a round or gets in it, or about one for each rank more.
+    ExchangeRounds(const ddp_collective& c, int ranks, std::size_t room)
+        : exchanged_(c, ranks), item_(dtype_size(c.dtype)) {
+        std::vector<std::size_t> got(static_cast<std::size_t>(ranks));
+        std::size_t most = 0;
+        for (int from = 0; from < ranks; ++from) {
+            std::size_t sent = 0;
+            for (int to = 0; to < ranks; ++to) {
+                sent += whole(from, to);
+                got[static_cast<std::size_t>(to)] += whole(from, to);
+            }
+            most = std::max(most, sent);
+        }
+        for (const std::size_t elements : got) most = std::max(most, elements);
+        size_ = std::max<std::size_t>((most + room - 1) / room, 1);
+    }
+
+    std::size_t size() const { return size_; }
+    // Elements from one rank to another in a round, and before it.
+    std::size_t count(int from, int to, std::size_t round) const {
+        return before(from, to, round + 1) - before(from, to, round);
+    }
+    std::size_t before(int from, int to, std::size_t round) const {
+        const std::size_t all = whole(from, to);
+        return std::min(all, round * ((all + size_ - 1) / size_));
+    }
+
+private:
+    std::size_t whole(int from, int to) const { return exchanged_.bytes(from, to) / item_; }
+
+    const Exchanged exchanged_;
+    const std::size_t item_;
+    std::size_t size_ = 1;
+};
+
 // A binomial tree over ranks counted from the root: a rank's parent is the rank without its lowest
 // set bit, and its children add one bit below that.
 struct Tree {

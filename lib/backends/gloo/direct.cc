@@ -1,4 +1,4 @@
-// Reduce-scatter and allgather by sending straight to every peer.
+// Reduce-scatter, allgather and all_to_all by sending straight to every peer.
 #include "backends/common/direct.h"
 
 #include <gloo/transport/unbound_buffer.h>
@@ -63,6 +63,11 @@ void direct_allreduce(Mesh& mesh, ScratchMemory& memory, const ddp_collective& c
 void direct_reduce_scatter(Mesh& mesh, ScratchMemory& memory, const ddp_collective& c,
                            const Deadline& deadline) {
     backend::direct_reduce_scatter(Peers(mesh, memory), c, deadline);
+}
+
+void all_to_all(Mesh& mesh, ScratchMemory& memory, const ddp_collective& c,
+                const Deadline& deadline) {
+    backend::direct_all_to_all(Peers(mesh, memory), c, deadline);
 }
 
 }  // namespace libddp::gloo_tcp

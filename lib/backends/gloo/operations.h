@@ -27,5 +27,8 @@ void gloo_allreduce(Mesh& mesh, Watchdog& watchdog, Algorithm algorithm, const d
 void broadcast(Mesh& mesh, const ddp_collective& c, const Deadline& deadline);
 // Every rank sends its part to every other.
 void allgather(Mesh& mesh, const ddp_collective& c, const Deadline& deadline);
+// The same with a part for each.
+void all_to_all(Mesh& mesh, ScratchMemory& memory, const ddp_collective& c,
+                const Deadline& deadline);
 
 }  // namespace libddp::gloo_tcp

@@ -68,7 +68,7 @@ Settings read_settings(const ddp_backend_host& host) {
 
 std::uint32_t capabilities_of(Algorithm algorithm, int world_size) {
     // Gloo's event loop ends the process when a message is longer than its receiver expects.
-    constexpr std::uint32_t always = DDP_BACKEND_NEEDS_MATCH;
+    constexpr std::uint32_t always = DDP_BACKEND_NEEDS_MATCH | DDP_BACKEND_ALL_TO_ALL;
     // One rank only copies and scales, whatever the algorithm.
     if (world_size == 1 || algorithm == Algorithm::kDirect)
         return always | DDP_BACKEND_COUNTS | DDP_BACKEND_FUSES_SCALE | DDP_BACKEND_DETERMINISTIC;

@@ -79,6 +79,8 @@ void GlooTransport::dispatch(const ddp_collective& c, const Deadline& deadline) 
             return allgather(*mesh_, c, deadline);
         case DDP_COLLECTIVE_REDUCE_SCATTER:
             return direct_reduce_scatter(*mesh_, memory_, c, deadline);
+        case DDP_COLLECTIVE_ALL_TO_ALL:
+            return all_to_all(*mesh_, memory_, c, deadline);
         default:
             fail(DDP_ERROR_UNSUPPORTED, "unknown collective ", c.kind);
     }

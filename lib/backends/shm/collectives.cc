@@ -13,27 +13,8 @@
 namespace libddp::shm {
 namespace {
 
-bool all_sends_shared(const Team& team, const ddp_collective& c) {
-    for (int rank = 0; rank < team.size(); ++rank)
-        if (sent_bytes(team, c, rank) > 0 && !team.post_of(rank).send.shared()) return false;
-    return true;
-}
-
 std::byte* bytes(const void* memory) {
     return const_cast<std::byte*>(static_cast<const std::byte*>(memory));
-}
-
-// A rank's input as the others see it: in its post or in its own memory. alignment: as for
-// Team::send_of.
-const std::byte* given(Team& team, int rank, bool in_post, std::size_t size,
-                       std::size_t alignment = 1) {
-    return in_post ? team.post_of(rank).data : team.send_of(rank, size, alignment);
-}
-
-void copy(const ddp_collective& c, std::byte* to, const std::byte* from, std::size_t size) {
-    if (to == from || size == 0) return;
-    std::memcpy(to, from, size);
-    note_copy(c, size);
 }
 
 // Bytes of an allgather from another rank, which belong at `to` in recv.
@@ -112,7 +93,15 @@ void spread_staged(Team& team, const ddp_collective& c, SizeOf size_of, Into int
 
 }  // namespace
 
+bool all_sends_shared(const Team& team, const ddp_collective& c) {
+    for (int rank = 0; rank < team.size(); ++rank)
+        if (sent_bytes(team, c, rank) > 0 && !team.post_of(rank).send.shared()) return false;
+    return true;
+}
+
 std::size_t sent_bytes(const Team& team, const ddp_collective& c, int rank) {
+    if (c.kind == DDP_COLLECTIVE_ALL_TO_ALL)
+        return all_parts(Exchanged(c, team.size()).input(rank), team.size()) * dtype_size(c.dtype);
     return c.kind == DDP_COLLECTIVE_REDUCE_SCATTER ? all_parts(c, team.size()) * dtype_size(c.dtype)
                                                    : part_bytes(c, rank);
 }
@@ -135,7 +124,9 @@ void announce(Team& team, const ddp_collective& c) {
     if (team.posted()) return;
     if (is_inline(team, c)) return team.post(c, inline_bytes(team, c), {}, {});
     team.post(c, 0, team.arena().locate(c.send, sent_bytes(team, c, team.rank())),
-              team.arena().locate(c.recv, part_bytes(c, team.rank())));
+              c.kind == DDP_COLLECTIVE_ALL_TO_ALL
+                  ? Location{}
+                  : team.arena().locate(c.recv, part_bytes(c, team.rank())));
 }
 
 void perform(Team& team, const ddp_collective& c, const Between* between) {
@@ -153,6 +144,9 @@ void perform(Team& team, const ddp_collective& c, const Between* between) {
             break;
         case DDP_COLLECTIVE_REDUCE_SCATTER:
             reduce_scatter(team, c);
+            break;
+        case DDP_COLLECTIVE_ALL_TO_ALL:
+            all_to_all(team, c);
             break;
         // a barrier is the meeting itself
         default:

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstring>
 #include <functional>
 
 #include "backends/shm/team.h"
@@ -28,6 +29,16 @@ void allreduce(Team& team, const ddp_collective& c, const Between* between = nul
 void broadcast(Team& team, const ddp_collective& c);
 void allgather(Team& team, const ddp_collective& c);
 void reduce_scatter(Team& team, const ddp_collective& c);
+void all_to_all(Team& team, const ddp_collective& c);
+
+// The memory of a message that a rank has given is in the segment.
+bool all_sends_shared(const Team& team, const ddp_collective& c);
+// A rank's input as the others see it: in its post or in its own memory. alignment: as for
+// Team::send_of.
+inline const std::byte* given(Team& team, int rank, bool in_post, std::size_t size,
+                              std::size_t alignment = 1) {
+    return in_post ? team.post_of(rank).data : team.send_of(rank, size, alignment);
+}
 
 // The size of a message that a rank gives: its own, or its part of an allgather.
 std::size_t sent_bytes(const Team& team, const ddp_collective& c, int rank);
@@ -67,6 +78,12 @@ inline std::size_t pieces_of(std::size_t count, std::size_t size) {
 
 inline void note_copy(const ddp_collective& c, std::size_t bytes) {
     if (c.copied_bytes) *c.copied_bytes += bytes;
+}
+
+inline void copy(const ddp_collective& c, std::byte* to, const std::byte* from, std::size_t size) {
+    if (to == from || size == 0) return;
+    std::memcpy(to, from, size);
+    note_copy(c, size);
 }
 
 // Passes a message through the ranks' staging memory in chunks. In each round one chunk goes

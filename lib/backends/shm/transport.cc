@@ -38,7 +38,8 @@ ShmTransport::ShmTransport(const ddp_backend_host& host) {
 
 std::uint32_t ShmTransport::capabilities() const {
     return DDP_BACKEND_FUSES_SCALE | DDP_BACKEND_DETERMINISTIC | DDP_BACKEND_COMPARES |
-           DDP_BACKEND_INTERRUPTIBLE | DDP_BACKEND_COUNTS | DDP_BACKEND_GIVES | DDP_BACKEND_CARRIES;
+           DDP_BACKEND_INTERRUPTIBLE | DDP_BACKEND_COUNTS | DDP_BACKEND_GIVES |
+           DDP_BACKEND_CARRIES | DDP_BACKEND_ALL_TO_ALL;
 }
 
 void ShmTransport::run(const ddp_collective& c) {

@@ -49,5 +49,8 @@ void broadcast(Bench bench, const ddp_collective& c, const Deadline& deadline);
 // In a full mesh every rank sends its part to every other, in chunks; otherwise parts go round from
 // neighbour to neighbour.
 void allgather(Bench bench, const ddp_collective& c, const Deadline& deadline);
+// Where the mesh is not full: in log2(world) rounds, of which round k carries on by 2^k ranks all
+// that has such a distance in its way (Bruck's algorithm).
+void all_to_all_in_rounds(Bench bench, const ddp_collective& c, const Deadline& deadline);
 
 }  // namespace libddp::tcp

@@ -28,7 +28,7 @@ TcpTransport::~TcpTransport() {
 std::uint32_t TcpTransport::capabilities() const {
     constexpr std::uint32_t kAlways = DDP_BACKEND_FUSES_SCALE | DDP_BACKEND_COMPARES |
                                       DDP_BACKEND_INTERRUPTIBLE | DDP_BACKEND_COUNTS |
-                                      DDP_BACKEND_CARRIES;
+                                      DDP_BACKEND_CARRIES | DDP_BACKEND_ALL_TO_ALL;
     const bool deterministic = settings_.algorithm == Algorithm::kDirect || world_size_ <= 2;
     return deterministic ? kAlways | DDP_BACKEND_DETERMINISTIC : kAlways;
 }
@@ -58,6 +58,9 @@ void TcpTransport::dispatch(const ddp_collective& c, const Deadline& deadline) {
         case DDP_COLLECTIVE_REDUCE_SCATTER:
             return direct ? backend::direct_reduce_scatter(bench, c, deadline)
                           : ring_reduce_scatter(bench, c, deadline);
+        case DDP_COLLECTIVE_ALL_TO_ALL:
+            return mesh_->full() ? backend::direct_all_to_all(bench, c, deadline)
+                                 : all_to_all_in_rounds(bench, c, deadline);
         default:
             fail(DDP_ERROR_UNSUPPORTED, "unknown collective ", c.kind);
     }
