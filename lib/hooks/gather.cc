@@ -129,7 +129,12 @@ void GatherHook::lay_out(const Group& group, const ddp_bucket& bucket, Job& job)
                  0,
                  nullptr,
                  size,
-                 nullptr};
+                 nullptr,
+                 nullptr,
+                 nullptr,
+                 0,
+                 0,
+                 0};
     job.batch.gathered =
         job.gathered.require(size * static_cast<std::size_t>(group.world()), bucket.stream);
     job.batch.scratch = job.scratch.require(job.encode_scratch(), bucket.stream);

@@ -72,7 +72,7 @@ DDP_FUZZ_TARGET(codecs, input) {
     const Memory gathered(size * static_cast<std::size_t>(world));
     (encodes ? memory.front() : gathered).fill(pattern);
     ddp_codec_batch batch{codec, parts.data(),    parts.size(), dtype,  rank, world,
-                          0,     gathered.data(), size,         nullptr};
+                          0,     gathered.data(), size,         nullptr, nullptr, nullptr, 0, 0, 0};
     if (encodes) {
         const Memory scratch((cpu::encode_scratch(batch) + 64) / 64 * 64, 64);
         batch.scratch = scratch.data();

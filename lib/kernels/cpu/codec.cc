@@ -8,6 +8,7 @@
 #include "kernels/arithmetic.h"
 #include "kernels/codec.h"
 #include "kernels/codec_arithmetic.h"
+#include "kernels/cpu/eight_bits.h"
 #include "kernels/default_arithmetic.h"
 #include "kernels/dtype.h"
 #include "util/error.h"
@@ -17,6 +18,11 @@ namespace {
 
 std::size_t packed_blocks(std::size_t count, std::size_t block, std::size_t real) {
     return codec::divide_up(count, codec::block_size(block, count)) * 2 * real;
+}
+
+std::size_t packed_eight_bits(std::size_t count, std::size_t block, std::size_t real) {
+    const auto bytes = [real](std::size_t n) { return real + (n + real - 1) / real * real; };
+    return count / block * bytes(block) + (count % block > 0 ? bytes(count % block) : 0);
 }
 
 std::size_t packed_topk(const ddp_codec& codec, std::size_t count, std::size_t real) {
@@ -35,9 +41,16 @@ std::size_t packed_size(const ddp_codec& codec, ddp_dtype gradient, std::size_t 
             return packed_blocks(count, codec.block, real) + count;
         case DDP_CODEC_ONEBIT:
             return packed_blocks(count, codec.block, real) + (count + 7) / 8;
-        default:
+        case DDP_CODEC_TOPK:
             return packed_topk(codec, count, real);
+        default:
+            return packed_eight_bits(count, codec.block, real);
     }
+}
+
+bool has_shares(const ddp_codec& codec) {
+    return codec.kind == DDP_CODEC_INT8 || codec.kind == DDP_CODEC_E4M3 ||
+           codec.kind == DDP_CODEC_E5M2;
 }
 
 std::size_t topk_count(const ddp_codec& codec, std::size_t count) {
@@ -167,6 +180,7 @@ auto with_coder(const ddp_codec_batch& batch, Call call) {
 }  // namespace
 
 std::size_t encode_scratch(const ddp_codec_batch& batch) {
+    if (has_shares(batch.codec)) return 0;
     return with_coder(batch, [&](const auto& coder) {
         std::size_t most = 0;
         for (std::size_t i = 0; i < batch.part_count; ++i)
@@ -177,12 +191,19 @@ std::size_t encode_scratch(const ddp_codec_batch& batch) {
 
 void encode(const ddp_codec_batch& batch) {
     const DefaultArithmeticScope arithmetic;
+    if (has_shares(batch.codec)) return eight_bits::encode(batch);
     with_coder(batch, [](const auto& coder) { coder.encode(); });
 }
 
 void decode(const ddp_codec_batch& batch, double scale) {
     const DefaultArithmeticScope arithmetic;
+    if (has_shares(batch.codec)) return eight_bits::decode(batch, scale);
     with_coder(batch, [scale](const auto& coder) { coder.decode(scale); });
+}
+
+void recode(const ddp_codec_batch& batch, double scale) {
+    const DefaultArithmeticScope arithmetic;
+    eight_bits::recode(batch, scale);
 }
 
 }  // namespace libddp::cpu
