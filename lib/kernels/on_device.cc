@@ -82,6 +82,10 @@ void decode(const DeviceStream& stream, const ddp_codec_batch& batch, double sca
     launch(stream, "unpacking gradients", &ddp_device_kernels::decode, &batch, scale);
 }
 
+void recode(const DeviceStream& stream, const ddp_codec_batch& batch, double scale) {
+    launch(stream, "adding up packed gradients", &ddp_device_kernels::recode, &batch, scale);
+}
+
 void low_rank(const DeviceStream& stream, ddp_low_rank_op op,
               const std::vector<ddp_low_rank>& items, ddp_dtype dtype) {
     if (!items.empty())

@@ -27,6 +27,7 @@ void reduce(const DeviceStream& stream, void* out, const void* const* inputs,
 std::size_t encode_scratch(const DeviceStream& stream, const ddp_codec_batch& batch);
 void encode(const DeviceStream& stream, const ddp_codec_batch& batch);
 void decode(const DeviceStream& stream, const ddp_codec_batch& batch, double scale);
+void recode(const DeviceStream& stream, const ddp_codec_batch& batch, double scale);
 void low_rank(const DeviceStream& stream, ddp_low_rank_op op,
               const std::vector<ddp_low_rank>& items, ddp_dtype dtype);
 void thin(const DeviceStream& stream, ddp_thin_op op, const std::vector<ddp_thin>& items,

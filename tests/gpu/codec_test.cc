@@ -3,6 +3,7 @@
 #include "gpu/gpu.h"
 #include "kernels/on_device.h"
 #include "unit/cuda/codec_world.h"
+#include "unit/cuda/shares_world.h"
 
 namespace libddp {
 namespace {
@@ -82,6 +83,46 @@ TEST_P(GpuCodec, ALongPart) {
     run_cpu(s, expected);
     run_gpu(gpu, s, actual);
     compare(s, expected, actual);
+}
+
+// Numbers of 8 bits.
+struct GpuSite {
+    std::shared_ptr<std::byte> upload(const Bytes& bytes) { return gpu.upload(bytes); }
+    Bytes read(const std::byte* from, std::size_t bytes) { return gpu.read(from, bytes); }
+    std::size_t encode_scratch(const ddp_codec_batch& batch) {
+        return on_device::encode_scratch(gpu.stream(), batch);
+    }
+    void encode(const ddp_codec_batch& batch) { on_device::encode(gpu.stream(), batch); }
+    void recode(const ddp_codec_batch& batch, double scale) {
+        on_device::recode(gpu.stream(), batch, scale);
+    }
+    void decode(const ddp_codec_batch& batch, double scale) {
+        on_device::decode(gpu.stream(), batch, scale);
+    }
+
+    Gpu gpu;
+};
+
+class GpuShares : public ::testing::TestWithParam<Named> {};
+
+INSTANTIATE_TEST_SUITE_P(All, GpuShares, ::testing::ValuesIn(kShareCodecs),
+                         [](const auto& test) { return test.param.name; });
+
+TEST_P(GpuShares, SameBytesAndNumbersAsOnTheCpu) {
+    GpuSite site;
+    std::uint32_t seed = 100;
+    for (const ddp_dtype dtype : {DDP_F16, DDP_BF16, DDP_F32, DDP_F64})
+        for (const bool keeps : {false, true}) {
+            SCOPED_TRACE(testing::Message() << dtype_name(dtype) << ", keeps " << keeps);
+            SharesSetting s{GetParam().codec, dtype, {1, 31, 256, 257, 2048, 2049, 100'000}, 3};
+            for (std::size_t i = 0; i < 70; ++i) s.counts.push_back(1 + i * 5);
+            s.shift = 1;
+            s.spoilt = true;
+            s.keeps = keeps;
+            s.scale = 1.0 / 3;
+            compare_shares(s, ++seed, site);
+            if (HasFatalFailure()) return;
+        }
 }
 
 }  // namespace

@@ -111,9 +111,9 @@ LIBDDP_EVERYWHERE Word load_word(const unsigned char* from) {
 }
 
 // The share of one block in a kernel's work on a table: every n-th chunk from a first one on.
-template <class Kernel, class Threads>
+template <class Kernel, class Threads, class AnyTable>
 LIBDDP_COOPERATIVE void work_on_chunks(const Threads& threads, typename Kernel::Shared& shared,
-                                       const CodecTable& table, std::uint64_t first,
+                                       const AnyTable& table, std::uint64_t first,
                                        std::uint64_t stride) {
     for (std::uint64_t chunk = first; chunk < table.chunks; chunk += stride) {
         Kernel::work(threads, shared, table, chunk);

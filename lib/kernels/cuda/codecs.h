@@ -9,6 +9,7 @@
 
 #include "kernels/codec.h"
 #include "kernels/cuda/codec_blocks.h"
+#include "kernels/cuda/codec_eight_bits.h"
 #include "kernels/cuda/codec_topk.h"
 #include "kernels/cuda/tables.h"
 #include "kernels/device_kernels.h"
@@ -126,9 +127,76 @@ void encode_topk(CodecTable& table, const Run& run) {
     run.template start<TopKWrite<Format>>(table);
 }
 
+// 8 BITS
+
+// Calls use(table) for tables that hold all parts. spoilt: a byte for each part, for encode.
+template <class Use>
+void each_eight_bits_table(const ddp_codec_batch& batch, double scale, void* spoilt, Use use) {
+    EightBitsTable table{};
+    table.gathered = static_cast<const unsigned char*>(batch.gathered);
+    table.size = batch.size;
+    table.sent = static_cast<unsigned char*>(batch.sent);
+    table.spoilt = static_cast<unsigned char*>(spoilt);
+    table.block = batch.codec.block;
+    table.scale = scale;
+    table.step = batch.step;
+    table.drawer = batch.drawer;
+    table.world = batch.world;
+    table.kind = batch.codec.kind;
+    table.stochastic = batch.codec.stochastic != 0;
+    table.keeps = batch.keeps != 0;
+    for (std::size_t first = 0; first < batch.part_count; first += kEightBitsRows) {
+        table.rows = static_cast<std::int32_t>(
+            std::min<std::size_t>(kEightBitsRows, batch.part_count - first));
+        table.chunks = 0;
+        for (std::int32_t i = 0; i < table.rows; ++i) {
+            const ddp_codec_part& part = batch.parts[first + static_cast<std::size_t>(i)];
+            const ddp_codec_place& place = batch.places[first + static_cast<std::size_t>(i)];
+            table.row[i] = {part.gradient, part.residual, place.loss,  part.count, part.packed,
+                            place.first,   table.chunks,  place.param, place.whole};
+            table.chunks += codec::divide_up(part.count, table.block);
+        }
+        use(table);
+    }
+}
+
+template <class Run>
+void encode_eight_bits(const ddp_codec_batch& batch, const Run& run) {
+    run.zero(batch.scratch, batch.part_count);
+    with_floating(batch.dtype, [&](auto format) {
+        using Format = decltype(format);
+        each_eight_bits_table(batch, 1, batch.scratch, [&](const EightBitsTable& table) {
+            run.template start<EightBitsPack<Format>>(table);
+        });
+        each_eight_bits_table(batch, 1, batch.scratch, [&](const EightBitsTable& table) {
+            run.template start<EightBitsFinish<Format>>(table);
+        });
+    });
+}
+
+template <class Run>
+void decode_eight_bits(const ddp_codec_batch& batch, double scale, const Run& run) {
+    with_floating(batch.dtype, [&](auto format) {
+        each_eight_bits_table(batch, scale, nullptr, [&](const EightBitsTable& table) {
+            run.template start<EightBitsUnpack<decltype(format)>>(table);
+        });
+    });
+}
+
+template <class Run>
+void recode_batch(const ddp_codec_batch& batch, double scale, const Run& run) {
+    each_eight_bits_table(batch, scale, nullptr, [&](const EightBitsTable& table) {
+        if (batch.dtype == DDP_F64)
+            run.template start<EightBitsRepack<double>>(table);
+        else
+            run.template start<EightBitsRepack<float>>(table);
+    });
+}
+
 // ALL
 
 inline std::size_t codec_scratch(const ddp_codec_batch& batch) {
+    if (has_shares(batch.codec)) return batch.part_count;
     std::size_t most = 0;
     each_codec_table(batch, 1, [&](CodecTable& table) {
         std::size_t bytes = 0;
@@ -147,6 +215,7 @@ inline std::size_t codec_scratch(const ddp_codec_batch& batch) {
 
 template <class Run>
 void encode_batch(const ddp_codec_batch& batch, const Run& run) {
+    if (has_shares(batch.codec)) return encode_eight_bits(batch, run);
     run.zero(static_cast<unsigned char*>(batch.gathered) +
                  static_cast<std::size_t>(batch.rank) * batch.size,
              batch.part_count);
@@ -174,6 +243,7 @@ void add_up(CodecTable& table, std::uint64_t chunk, const Run& run) {
 
 template <class Run>
 void decode_batch(const ddp_codec_batch& batch, double scale, const Run& run) {
+    if (has_shares(batch.codec)) return decode_eight_bits(batch, scale, run);
     with_floating(batch.dtype, [&](auto format) {
         using Format = decltype(format);
         using Quantize = AddUp<Format, QuantizeReader>;

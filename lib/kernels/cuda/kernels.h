@@ -42,5 +42,6 @@ void update(ddp_update_op op, const ddp_update* items, std::size_t count, ddp_dt
             ddp_dtype gradients, cudaStream_t stream);
 void encode(const ddp_codec_batch& batch, cudaStream_t stream);
 void decode(const ddp_codec_batch& batch, double scale, cudaStream_t stream);
+void recode(const ddp_codec_batch& batch, double scale, cudaStream_t stream);
 
 }  // namespace libddp::cuda

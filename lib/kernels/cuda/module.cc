@@ -93,6 +93,11 @@ ddp_status decode_on(std::int32_t device, void* stream, const ddp_codec_batch* b
     return guarded_on(device, failure, [&] { decode(*batch, scale, stream_of(stream)); });
 }
 
+ddp_status recode_on(std::int32_t device, void* stream, const ddp_codec_batch* batch, double scale,
+                     ddp_device_failure* failure) {
+    return guarded_on(device, failure, [&] { recode(*batch, scale, stream_of(stream)); });
+}
+
 constexpr ddp_device_kernels kKernels = {
     sizeof(ddp_device_kernels),
     prepare,
@@ -101,6 +106,7 @@ constexpr ddp_device_kernels kKernels = {
     encode_scratch,
     encode_on,
     decode_on,
+    recode_on,
     low_rank_on,
     thin_on,
     leave_out_on,

@@ -144,8 +144,8 @@ void spoil(void* memory, std::size_t bytes, const std::uint32_t* spoiled, cudaSt
 namespace {
 
 struct OnStream {
-    template <class Kernel>
-    void start(const CodecTable& table) const {
+    template <class Kernel, class AnyTable>
+    void start(const AnyTable& table) const {
         on_cpu::stream_of(stream).enqueue([table] {
             typename Kernel::Shared shared;
             on_cpu::play_block(1, [&](const on_cpu::BlockThreads& threads) {
@@ -168,6 +168,10 @@ void encode(const ddp_codec_batch& batch, cudaStream_t stream) {
 
 void decode(const ddp_codec_batch& batch, double scale, cudaStream_t stream) {
     decode_batch(batch, scale, OnStream{stream});
+}
+
+void recode(const ddp_codec_batch& batch, double scale, cudaStream_t stream) {
+    recode_batch(batch, scale, OnStream{stream});
 }
 
 }  // namespace libddp::cuda

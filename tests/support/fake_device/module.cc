@@ -233,8 +233,10 @@ template <class Work>
 ddp_status enqueue_batch(int32_t device, void* stream, const ddp_codec_batch& told, Work work) {
     Stream::of(device, stream)
         ->enqueue([device, work, batch = told,
-                   parts = std::vector<ddp_codec_part>(told.parts,
-                                                       told.parts + told.part_count)]() mutable {
+                   parts = std::vector<ddp_codec_part>(told.parts, told.parts + told.part_count),
+                   places = told.places ? std::vector<ddp_codec_place>(
+                                              told.places, told.places + told.part_count)
+                                        : std::vector<ddp_codec_place>()]() mutable {
             const auto seen = [device](void* memory, size_t bytes) -> void* {
                 return memory ? Memory::instance().alias(device, memory, bytes) : nullptr;
             };
@@ -244,7 +246,14 @@ ddp_status enqueue_batch(int32_t device, void* stream, const ddp_codec_batch& to
                 part.gradient = seen(part.gradient, part.count * item);
                 part.residual = seen(part.residual, part.count * real);
             }
+            for (size_t i = 0; i < places.size(); ++i)
+                places[i].loss = seen(places[i].loss, parts[i].count * real);
             batch.parts = parts.data();
+            batch.places = places.data();
+            if (!parts.empty())
+                batch.sent = seen(
+                    batch.sent, parts.back().packed + libddp::packed_size(batch.codec, batch.dtype,
+                                                                          parts.back().count));
             batch.gathered = seen(batch.gathered, batch.size * static_cast<size_t>(batch.world));
             batch.scratch = seen(batch.scratch, libddp::cpu::encode_scratch(batch));
             work(batch);
@@ -265,6 +274,13 @@ ddp_status decode(int32_t device, void* stream, const ddp_codec_batch* batch, do
                   ddp_device_failure*) {
     return enqueue_batch(device, stream, *batch, [scale](const ddp_codec_batch& seen) {
         libddp::cpu::decode(seen, scale);
+    });
+}
+
+ddp_status recode(int32_t device, void* stream, const ddp_codec_batch* batch, double scale,
+                  ddp_device_failure*) {
+    return enqueue_batch(device, stream, *batch, [scale](const ddp_codec_batch& seen) {
+        libddp::cpu::recode(seen, scale);
     });
 }
 
@@ -422,6 +438,7 @@ extern "C" __attribute__((visibility("default"))) const ddp_device_kernels* ddp_
                                                encode_scratch,
                                                encode,
                                                decode,
+                                               recode,
                                                fake::low_rank,
                                                fake::thin,
                                                fake::leave_out,

@@ -5,6 +5,7 @@
 #include "gpu/on_cpu/block_threads.h"
 #include "kernels/cuda/codecs.h"
 #include "unit/cuda/codec_world.h"
+#include "unit/cuda/shares_world.h"
 
 namespace libddp::cuda {
 namespace {
@@ -13,8 +14,8 @@ using namespace testing_cuda;
 
 // Runs kernels with so many threads in a block.
 struct OnCpu {
-    template <class Kernel>
-    void start(const CodecTable& table) const {
+    template <class Kernel, class AnyTable>
+    void start(const AnyTable& table) const {
         if (table.chunks == 0) return;
         typename Kernel::Shared shared;
         on_cpu::play_block(thread_count, [&](const on_cpu::BlockThreads& threads) {
@@ -111,6 +112,65 @@ TEST_P(CudaCodec, ManyRanks) {
     s.world = 70;
     s.scale = 1.0 / 70;
     compare(s, 11);
+}
+
+// Kernels of numbers of 8 bits.
+struct PlayedSite : HostMemory {
+    explicit PlayedSite(std::uint32_t threads) : run{threads} {}
+
+    static std::size_t encode_scratch(const ddp_codec_batch& batch) { return codec_scratch(batch); }
+    void encode(const ddp_codec_batch& batch) const { encode_batch(batch, run); }
+    void recode(const ddp_codec_batch& batch, double scale) const {
+        recode_batch(batch, scale, run);
+    }
+    void decode(const ddp_codec_batch& batch, double scale) const {
+        decode_batch(batch, scale, run);
+    }
+
+    const OnCpu run;
+};
+
+class CudaShares : public ::testing::TestWithParam<Named> {};
+
+INSTANTIATE_TEST_SUITE_P(All, CudaShares, ::testing::ValuesIn(kShareCodecs),
+                         [](const auto& test) { return test.param.name; });
+
+TEST_P(CudaShares, SameBytesAndNumbersAsOnTheCpu) {
+    std::uint32_t seed = 0;
+    for (const ddp_dtype dtype : {DDP_F16, DDP_BF16, DDP_F32, DDP_F64})
+        for (const std::size_t world : {1u, 2u, 3u}) {
+            if (!kAll && !(dtype == DDP_F16 && world == 3)) continue;
+            SCOPED_TRACE(testing::Message() << dtype_name(dtype) << ", world " << world);
+            SharesSetting s{GetParam().codec,
+                            dtype,
+                            {1, 31, 32, 33, 64, 255, 257, 2047, 2048, 2049, kAll ? 9000u : 3001u},
+                            world};
+            s.shift = world - 1;
+            s.feedback = world != 2;
+            s.spoilt = world > 1;
+            s.scale = 1.0 / static_cast<double>(world);
+            PlayedSite site(1);
+            compare_shares(s, ++seed, site);
+            s.keeps = true;
+            compare_shares(s, ++seed, site);
+            if (HasFatalFailure()) return;
+        }
+}
+
+TEST_P(CudaShares, MoreParametersThanATableHasRows) {
+    SharesSetting s{GetParam().codec, DDP_F32, {}};
+    for (std::size_t i = 0; i < 2 * kEightBitsRows + 20; ++i) s.counts.push_back(1 + i * 7 % 300);
+    s.world = 5;
+    s.spoilt = true;
+    PlayedSite site(1);
+    compare_shares(s, 8, site);
+}
+
+TEST_P(CudaShares, CooperatingThreads) {
+    SharesSetting s{GetParam().codec, DDP_BF16, {1, 70, 300, 40, 1025}};
+    s.spoilt = true;
+    PlayedSite site(5);
+    compare_shares(s, 9, site);
 }
 
 }  // namespace
