@@ -4,10 +4,11 @@
  * another replaces it, between steps. If ranks install different hooks, the next step fails with
  * DDP_ERROR_MISMATCH.
  *
- * LOSSY HOOKS. powersgd, onebit and topk have error feedback: this rank keeps what a step leaves
- * out, and adds it to the next step's gradient. It keeps this for each parameter, so that another
- * layout of the buckets changes nothing. While this rank has no gradient for a parameter (unused,
- * frozen, skipped), what it keeps for it waits.
+ * LOSSY HOOKS. powersgd, onebit, topk and, if asked for, quantize have error feedback: this rank
+ * keeps what a step leaves out, and adds it to the next step's gradient. It keeps this for each
+ * parameter, so that another layout of the buckets changes nothing (but the rank that keeps what
+ * quantize leaves out of sums). While this rank has no gradient for a parameter (unused, frozen,
+ * skipped), what it keeps for it waits.
  *
  * If a parameter's gradient holds a NaN or an infinity on any rank, all of it becomes NaN on every
  * rank. What is kept for the parameter stays as it was before that step. Gradients of integers and
@@ -38,6 +39,10 @@ DDP_EXTERN_C_BEGIN
  *                                                                              stats_interval
  *                                                                              (10000)
  *   batched_powersgd       the same for each bucket as one square matrix       the same
+ *   quantize               8 bits an element, a scale for each block; each     type (int8), block (256),
+ *                          rank adds up a share                                rounding (nearest),
+ *                                                                              error_feedback (0),
+ *                                                                              min_elements (0)
  *   quantize_per_tensor    8 bits an element, a range for each parameter       min_elements (0)
  *   quantize_per_channel   8 bits an element, a range for each block           block (512), min_elements (0)
  *   onebit                 1 bit an element, two levels for each block         block (512), min_elements (1024)

@@ -22,10 +22,15 @@ const std::map<std::string, Maker>& makers() {
          [](OptionReader& options, const GroupPtr&) { return make_powersgd(options, false); }},
         {"batched_powersgd",
          [](OptionReader& options, const GroupPtr&) { return make_powersgd(options, true); }},
+        {"quantize", [](OptionReader& options, const GroupPtr&) { return make_quantize(options); }},
         {"quantize_per_tensor",
-         [](OptionReader& options, const GroupPtr&) { return make_quantize(options, false); }},
+         [](OptionReader& options, const GroupPtr&) {
+             return make_gathered_quantize(options, false);
+         }},
         {"quantize_per_channel",
-         [](OptionReader& options, const GroupPtr&) { return make_quantize(options, true); }},
+         [](OptionReader& options, const GroupPtr&) {
+             return make_gathered_quantize(options, true);
+         }},
         {"onebit", [](OptionReader& options, const GroupPtr&) { return make_onebit(options); }},
         {"topk", [](OptionReader& options, const GroupPtr&) { return make_topk(options); }},
         {"post_local_sgd", make_local_sgd},

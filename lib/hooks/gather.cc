@@ -20,10 +20,6 @@
 namespace libddp {
 namespace {
 
-constexpr std::size_t align_to_8(std::size_t bytes) {
-    return (bytes + 7) / 8 * 8;
-}
-
 class GatherHook final : public Hook {
 public:
     struct Setup {
@@ -40,15 +36,13 @@ public:
     std::string name() const override { return setup_.name; }
     std::string options() const override { return setup_.options; }
     void save(HookState& state) const override { errors_.save(state); }
-    void load(const HookState& state) override;
+    void load(const HookState& state) override { errors_.load_all(state, setup_.feedback); }
 
 private:
     struct Job;
 
     bool packs(const BucketTensor& tensor) const;
     void lay_out(const Group& group, const ddp_bucket& bucket, Job& job);
-    // The error of a parameter.
-    std::byte* residual(const ddp_bucket& bucket, const BucketTensor& tensor);
 
     const Setup setup_;
     JobPool<Job> jobs_;
@@ -110,15 +104,15 @@ void GatherHook::lay_out(const Group& group, const ddp_bucket& bucket, Job& job)
             // takes the result.
             const bool feeds_back = setup_.feedback && !tensor.absent;
             job.parts.push_back(
-                {tensor.gradient, feeds_back ? residual(bucket, tensor) : nullptr, count, 0});
+                {tensor.gradient, feeds_back ? errors_.of(bucket, tensor) : nullptr, count, 0});
         } else {
             job.plain.add(tensor.gradient, count * dtype_size(bucket.dtype));
         }
     }
-    std::size_t size = align_to_8(job.parts.size());
+    std::size_t size = align_packed(job.parts.size());
     for (auto& part : job.parts) {
         part.packed = size;
-        size += align_to_8(packed_size(setup_.codec, bucket.dtype, part.count));
+        size += align_packed(packed_size(setup_.codec, bucket.dtype, part.count));
     }
     job.batch = {setup_.codec,
                  job.parts.data(),
@@ -140,23 +134,6 @@ void GatherHook::lay_out(const Group& group, const ddp_bucket& bucket, Job& job)
     job.batch.scratch = job.scratch.require(job.encode_scratch(), bucket.stream);
 }
 
-std::byte* GatherHook::residual(const ddp_bucket& bucket, const BucketTensor& tensor) {
-    bool moved = false;
-    const Kept& error = errors_.of(tensor.param, static_cast<std::size_t>(tensor.count),
-                                   compute_dtype(bucket.dtype), bucket.home, &moved);
-    // the memory is of that stream
-    if (moved && bucket.stream) bucket.stream->wait(*bucket.home->record());
-    return error.memory.get();
-}
-
-void GatherHook::load(const HookState& state) {
-    for (const auto& array : state.arrays)
-        if (!setup_.feedback || array.key != HookState::kError)
-            fail(DDP_ERROR_INVALID_ARGUMENT, name(), ": the state has an array '", array.key,
-                 "', which this hook does not keep");
-    errors_.load(errors_.read(state));
-}
-
 // Quantization, 1-bit and top-k: hooks that gather, each with its codec.
 
 namespace {
@@ -168,7 +145,7 @@ GatherHook::Setup setup_of(OptionReader& options, const char* name, std::int64_t
 
 }  // namespace
 
-HookPtr make_quantize(OptionReader& options, bool in_blocks) {
+HookPtr make_gathered_quantize(OptionReader& options, bool in_blocks) {
     std::int64_t block = 512;
     auto setup = setup_of(options, in_blocks ? "quantize_per_channel" : "quantize_per_tensor", 0);
     if (in_blocks) {

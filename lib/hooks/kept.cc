@@ -75,6 +75,15 @@ Kept& ErrorFeedback::of(std::int32_t param, std::size_t count, ddp_dtype dtype,
     return kept;
 }
 
+std::byte* ErrorFeedback::of(const ddp_bucket& bucket, const BucketTensor& tensor) {
+    bool moved = false;
+    const Kept& error = of(tensor.param, static_cast<std::size_t>(tensor.count),
+                           compute_dtype(bucket.dtype), bucket.home, &moved);
+    // the memory is of that stream
+    if (moved && bucket.stream) bucket.stream->wait(*bucket.home->record());
+    return error.memory.get();
+}
+
 void ErrorFeedback::separate() {
     // All are found first: the last one of a block looks alone when the others have left it.
     std::vector<Kept*> shared;
@@ -115,6 +124,14 @@ std::map<std::int32_t, Kept> ErrorFeedback::read(const HookState& state) const {
         errors[array.param] = Kept::loaded(array, state.copies.get());
     }
     return errors;
+}
+
+void ErrorFeedback::load_all(const HookState& state, bool keeps) {
+    for (const auto& array : state.arrays)
+        if (!keeps || array.key != HookState::kError)
+            fail(DDP_ERROR_INVALID_ARGUMENT, hook_, ": the state has an array '", array.key,
+                 "', which this hook does not keep");
+    load(read(state));
 }
 
 }  // namespace libddp

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "device/stream.h"
+#include "hooks/bucket.h"
 #include "hooks/state.h"
 
 namespace libddp {
@@ -49,6 +50,8 @@ public:
     // if home was given something to do.
     Kept& of(std::int32_t param, std::size_t count, ddp_dtype dtype, const StreamPtr& home,
              bool* moved);
+    // The memory of a bucket's parameter, in the order of the bucket's stream.
+    std::byte* of(const ddp_bucket& bucket, const BucketTensor& tensor);
     // Parameters that lie in one block with others each get memory of their own.
     void separate();
 
@@ -56,6 +59,8 @@ public:
     // The errors of a state. Throws INVALID_ARGUMENT, also if a parameter here has another size.
     std::map<std::int32_t, Kept> read(const HookState& state) const;
     void load(std::map<std::int32_t, Kept> errors) { errors_ = std::move(errors); }
+    // Both, for a hook that keeps nothing else. keeps: whether it keeps errors.
+    void load_all(const HookState& state, bool keeps);
 
 private:
     const std::string hook_;

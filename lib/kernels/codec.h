@@ -29,7 +29,11 @@ namespace libddp {
 // How many bytes a part of `count` elements, at least 1, becomes, whatever they are. Throws
 // UNSUPPORTED for more than the format can hold.
 std::size_t packed_size(const ddp_codec& codec, ddp_dtype gradient, std::size_t count);
-// Numbers of 8 bits.
+// Messages, and parts in those of hooks that gather, are aligned to 8.
+constexpr std::size_t align_packed(std::size_t bytes) {
+    return (bytes + 7) / 8 * 8;
+}
+// Whether it is of numbers of 8 bits, whose message can be cut into shares.
 bool has_shares(const ddp_codec& codec);
 // How many elements of a part top-k sends: the share, rounded up. A product that is a whole number
 // but for rounding counts as that.

@@ -70,6 +70,10 @@ class PredictTest(unittest.TestCase):
     def test_hooks_give_less(self):
         for hook, share in ("fp16", 0.5), ("bf16", 0.5), ("allreduce", 1):
             self.assertEqual(self.rows("--world", 2, "--hook", hook)[0]["bytes"], share * BYTES, hook)
+        # Both halves of the sum move a quarter of the bytes, and a scale for each block.
+        plain = self.rows("--world", 8)[0]["communication_ms"]
+        quantized = self.rows("--world", 8, "--hook", "quantize")[0]["communication_ms"]
+        self.assertLess(quantized, 0.4 * plain)
         done = run("--model", "resnet50", "--compute-ms", 20, "--world", 2, "--hook", "powersgd", "--hook-options", "start=0", "--json")
         ranked = json.loads(done.stdout.splitlines()[0])
         self.assertLess(ranked["bytes"], 0.05 * 102228128)

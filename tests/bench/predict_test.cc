@@ -396,6 +396,7 @@ TEST(Network, AllreduceMovesEachByteTwice) {
     EXPECT_NEAR(cost(4, 1, DDP_COLLECTIVE_ALLREDUCE).latency_ms, 2 * 13e-3, kMs);
     EXPECT_NEAR(cost(4, 1, DDP_COLLECTIVE_REDUCE_SCATTER).transfer_ms, 0.75, kMs);
     EXPECT_NEAR(cost(4, 1, DDP_COLLECTIVE_ALLGATHER).transfer_ms, 4 * 0.75, kMs);
+    EXPECT_NEAR(cost(4, 1, DDP_COLLECTIVE_ALL_TO_ALL).transfer_ms, 0.75, kMs);
     EXPECT_NEAR(cost(4, 1, DDP_COLLECTIVE_BROADCAST).transfer_ms, 1, kMs);
     EXPECT_NEAR(cost(1, 1, DDP_COLLECTIVE_ALLREDUCE).all(), 0, kMs);
     EXPECT_NEAR(cost(4, 1, DDP_COLLECTIVE_BARRIER).transfer_ms, 0, kMs);
@@ -469,6 +470,7 @@ struct Job {
             all.push_back(after_gradient(i, static_cast<int>(all.size() % settings.groups)));
             all.back().bytes = filled * 1048576 /
                                (settings.hook == "fp16"       ? 2
+                                : settings.hook == "quantize" ? 4
                                 : settings.hook == "powersgd" ? 50
                                                               : 1);
             filled = 0;
@@ -605,6 +607,7 @@ TEST(Advice, SaysThatAHookChangesNumbers) {
         advice.text,
         HasSubstr("\nA hook changes numbers, so try it last. With fp16 or bf16 a step takes "));
     EXPECT_THAT(advice.text, Not(HasSubstr("powersgd")));
+    EXPECT_THAT(advice.text, Not(HasSubstr("quantize")));
 }
 
 TEST(Advice, MentionsPowerSgdWhereSixteenBitsAreTooMany) {
@@ -613,6 +616,7 @@ TEST(Advice, MentionsPowerSgdWhereSixteenBitsAreTooMany) {
     const Advice advice = job.advice();
     EXPECT_EQ(hooks(advised(advice)), (std::vector<std::string>{"", "fp16"}));
     EXPECT_EQ(advice.tried.back().settings.hook, "powersgd");
+    EXPECT_THAT(advice.text, HasSubstr("\nWith quantize a step takes "));
     EXPECT_THAT(advice.text,
                 HasSubstr(" ms, but powersgd changes numbers more and needs tuning.\n"));
 }

@@ -1,4 +1,4 @@
-// Hooks that gather, on buckets of devices: the same bits as on the CPU, step after step, without a
+// Hooks with codecs, on buckets of devices: the same bits as on the CPU, step after step, without a
 // copy of the bucket in memory of the host.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -38,9 +38,11 @@ const std::vector<Named> kOfEachKind{
     {"onebit", "min_elements=60", true},
     {"topk", "min_elements=60,ratio=0.07", true},
     {"fp16(onebit)", "min_elements=60", true},
+    {"quantize", "min_elements=60,error_feedback=1", true},
 };
 
 const std::vector<Named> kHooks{
+    {"quantize", "min_elements=60,block=100,rounding=stochastic,error_feedback=1", true},
     {"quantize_per_channel", "min_elements=60,block=100", false},
     {"onebit", "min_elements=60", true},
     {"topk", "min_elements=60,ratio=0.07", true},
@@ -49,6 +51,8 @@ const std::vector<Named> kHooks{
     {"quantize_per_tensor", "min_elements=60", false},
     {"fp16(onebit)", "min_elements=60", true},
     {"onebit", "min_elements=60,block=0", true},
+    {"fp16(quantize)", "min_elements=60,type=e5m2,error_feedback=1", true},
+    {"quantize", "min_elements=60,type=e4m3", false},
     {"bf16(topk)", "min_elements=60,ratio=0.07", true},
     {"fp16(quantize_per_channel)", "min_elements=60,block=64", false},
 #endif

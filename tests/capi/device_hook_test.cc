@@ -23,7 +23,7 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Combine(testing::Values("streams", "threads-plain", "shm", "tcp"),
                      testing::Values(Case{"allreduce", "", 1e-6}, Case{"fp16", "", 2e-3},
                                      Case{"bf16", "", 2e-2}, Case{"quantize_per_tensor", "", 2e-2},
-                                     Case{"topk", "ratio=1", 1e-5},
+                                     Case{"quantize", "", 2e-2}, Case{"topk", "ratio=1", 1e-5},
                                      Case{"fp16(topk)", "ratio=1", 2e-3},
                                      Case{"powersgd", "start=0,rank=4", 1e-4},
                                      Case{"post_local_sgd", "start=100", 1e-6})),

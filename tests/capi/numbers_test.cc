@@ -493,6 +493,7 @@ TEST(Numbers, EveryHookGoesOnAfterASkip) {
         {"batched_powersgd", "start=0,min_rate=0.1"},
         {"quantize_per_tensor", "min_elements=0"},
         {"quantize_per_channel", "min_elements=0"},
+        {"quantize", ""},
         {"onebit", "min_elements=0"},
         {"topk", "min_elements=0"},
         {"post_local_sgd", "start=3"},

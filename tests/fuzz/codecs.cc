@@ -40,9 +40,10 @@ private:
 
 ddp_codec codec_of(Reader& bytes) {
     static const double ratios[] = {1e-9, 0.01, 0.3, 0.5, 1};
-    const auto kind = static_cast<ddp_codec_kind>(1 + bytes.below(3));
+    const auto kind = static_cast<ddp_codec_kind>(1 + bytes.below(6));
     const std::size_t block = bytes.byte() * (kind == DDP_CODEC_ONEBIT ? 8U : 1U);
-    return {kind, 0, block, ratios[bytes.below(5)]};
+    const ddp_codec codec{kind, 0, block, ratios[bytes.below(5)]};
+    return has_shares(codec) ? ddp_codec{kind, block % 2 == 1, 32 + 7 * block, 0} : codec;
 }
 
 }  // namespace
@@ -59,7 +60,8 @@ DDP_FUZZ_TARGET(codecs, input) {
 
     std::vector<Memory> memory;
     std::vector<ddp_codec_part> parts(1 + bytes.below(3));
-    std::size_t size = align_to_8(parts.size());
+    std::vector<ddp_codec_place> places(parts.size());
+    std::size_t size = has_shares(codec) ? 0 : align_to_8(parts.size());
     for (ddp_codec_part& part : parts) {
         part.count = 1 + bytes.number<std::uint16_t>() % 5000;
         part.gradient = memory.emplace_back(align_to_8(part.count * dtype_size(dtype))).data();
@@ -71,12 +73,17 @@ DDP_FUZZ_TARGET(codecs, input) {
     const std::string_view pattern = bytes.rest();
     const Memory gathered(size * static_cast<std::size_t>(world));
     (encodes ? memory.front() : gathered).fill(pattern);
-    ddp_codec_batch batch{codec, parts.data(),    parts.size(), dtype,  rank, world,
-                          0,     gathered.data(), size,         nullptr, nullptr, nullptr, 0, 0, 0};
+    ddp_codec_batch batch{
+        codec, parts.data(), parts.size(),  dtype,   rank, world, 0, gathered.data(),
+        size,  nullptr,      places.data(), nullptr, 1,    2,     0};
+    const Memory sent(size);
+    batch.sent = sent.data();
     if (encodes) {
         const Memory scratch((cpu::encode_scratch(batch) + 64) / 64 * 64, 64);
         batch.scratch = scratch.data();
         cpu::encode(batch);
+    } else if (has_shares(codec)) {
+        cpu::recode(batch, 0.5);
     }
     cpu::decode(batch, 0.5);
 }

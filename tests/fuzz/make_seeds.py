@@ -311,7 +311,7 @@ def wire():
 
 
 def codecs():
-    for kind in range(3):
+    for kind in range(6):
         for dtype in range(4):
             head = bytes([kind, 2, 2, dtype, 2, 1, dtype & 1, 1])
             parts = b"".join(struct.pack("<HB", count, 1) for count in (100, 3000))

@@ -266,6 +266,7 @@ class GpuGather : public ::testing::TestWithParam<Case> {};
 INSTANTIATE_TEST_SUITE_P(
     All, GpuGather,
     ::testing::Values(Case{2, "shm", true, "quantize_per_tensor", "min_elements=60"},
+                      Case{2, "tcp", true, "quantize", "min_elements=60,rounding=stochastic"},
                       Case{2, "tcp", false, "quantize_per_channel", "min_elements=60"},
                       Case{3, "shm", true, "onebit", "min_elements=60"},
                       Case{2, "shm", false, "topk", "min_elements=60,ratio=0.01"},

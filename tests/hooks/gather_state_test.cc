@@ -91,6 +91,26 @@ TEST(GatherState, RatiosThatDifferHaveOtherOptions) {
     EXPECT_EQ(options("ratio=0.01"), options("")) << "the default";
 }
 
+TEST(GatherState, SumsInEightBitsNeedTheirSteps) {
+    const auto plain = libddp::make_hook("quantize", "", nullptr);
+    const auto feeds = libddp::make_hook("quantize", "error_feedback=1", nullptr);
+    HookState state;
+    plain->save(state);
+    EXPECT_EQ(state.numbers.at("steps"), 0);
+    EXPECT_TRUE(state.arrays.empty());
+    state.numbers["steps"] = 12;
+    plain->load(state);
+    EXPECT_EQ(plain->steps(), 12);
+    state.arrays = {error_of(2)};
+    expect_refused(*plain, state, "'error'");
+    feeds->load(state);
+    EXPECT_EQ(kept(*feeds), (std::map<std::int32_t, std::vector<float>>{{2, kError}}));
+    state.numbers["steps"] = -1;
+    expect_refused(*plain, state, "after how many steps");
+    state.numbers.clear();
+    expect_refused(*feeds, state, "after how many steps");
+}
+
 TEST(GatherState, QuantizationKeepsNothing) {
     const auto hook = libddp::make_hook("quantize_per_tensor", "", nullptr);
     HookState state;

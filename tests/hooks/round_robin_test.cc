@@ -68,6 +68,7 @@ TEST(RoundRobinHooks, BuiltInOnesGiveTheBitsOfOneGroup) {
         {"fp16(powersgd)", "start=1"},
         {"batched_powersgd", "start=1"},
         {"quantize_per_channel", "block=64"},
+        {"quantize", "block=64,rounding=stochastic,error_feedback=1"},
         {"onebit", "min_elements=16"},
         {"topk", "ratio=0.1,min_elements=16"},
         {"post_local_sgd", "start=2,subgroup=3"},

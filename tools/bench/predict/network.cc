@@ -101,7 +101,10 @@ Cost cost_of(const Network& network, const Cluster& cluster, ddp_collective_kind
     const double vector = kind == DDP_COLLECTIVE_BARRIER ? 0
                           : gathers                      ? bytes * cluster.world
                                                          : bytes;
-    Cost cost = between_hosts(network, cluster.hosts(), vector, parts);
+    // No rank of a host can give for the others.
+    const bool each = kind == DDP_COLLECTIVE_ALL_TO_ALL;
+    Cost cost = between_hosts(network, cluster.hosts(),
+                              each ? vector * cluster.ranks_here() : vector, parts);
     if (kind == DDP_COLLECTIVE_BROADCAST && cluster.hosts() > 1)  // each host receives all of it
         cost.transfer_ms = ms_of_bytes(vector, network.host_gb_s);
     if (cluster.ranks_here() > 1) {

@@ -220,6 +220,12 @@ private:
     Cost measured_cost(const Collective& collective) const {
         if (collective.kind == DDP_COLLECTIVE_ALLREDUCE)
             return measured_->allreduce(collective.bytes);
+        // Sums of shares: each half of what an allreduce of so many bytes does.
+        if (collective.kind == DDP_COLLECTIVE_ALL_TO_ALL ||
+            collective.kind == DDP_COLLECTIVE_REDUCE_SCATTER) {
+            const Cost both = measured_->allreduce(collective.bytes);
+            return {both.latency_ms / 2, both.transfer_ms / 2};
+        }
         throw std::invalid_argument(
             "--measured: the hook '" + options_.hook +
             "' does not send by allreduce, and the file has only times of allreduces");

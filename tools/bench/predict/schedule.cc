@@ -152,6 +152,12 @@ Schedule schedule_of(const std::vector<Event>& events, const std::vector<std::in
         const auto [before, first] =
             newest.emplace(event.bucket, static_cast<int>(collectives.size()));
         if (!first) collective.after = before->second;
+        // A rank that is alone owns all shares. Sums that owners hand to all cost as much as what
+        // they are the sums of.
+        const auto shared = first ? collectives.end() : collectives.begin() + before->second;
+        if (!first && shared->kind == DDP_COLLECTIVE_ALL_TO_ALL &&
+            collective.kind == DDP_COLLECTIVE_ALLGATHER)
+            collective.kind = DDP_COLLECTIVE_REDUCE_SCATTER;
         before->second = static_cast<int>(collectives.size());
         collectives.push_back(collective);
     }

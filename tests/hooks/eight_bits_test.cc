@@ -1,0 +1,308 @@
+// The hook "quantize": gradients in 8 bits, which ranks add up share by share, against the same sum
+// written down plainly.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <random>
+#include <string>
+
+#include "ddp/ddp.hpp"
+#include "support/model.h"
+#include "support/ranks.h"
+
+namespace eight_bits_test {
+
+using Floats = std::vector<float>;
+
+const std::vector<std::int64_t> kSizes{3000, 7, 256, 1, 257, 0, 5000, 64};
+
+struct Format {
+    const char* name;
+    int bias, mantissa;  // 0: int8
+    float most;
+
+    // In which q is counted, and in which it is rounded before: that is far finer.
+    double unit(double q) const {
+        if (bias == 0) return 1;
+        int exponent = 0;
+        std::frexp(q, &exponent);
+        return std::ldexp(1, std::max(exponent - 1, 1 - bias) - mantissa);
+    }
+    double finer(double q) const {
+        return bias == 0 ? 0x1p-15 : unit(q) * std::ldexp(1, mantissa - 23);
+    }
+    float rounded(float q) const {
+        const double fine = finer(q), t = std::nearbyint(q / fine) * fine;
+        return static_cast<float>(std::nearbyint(t / unit(q)) * unit(q));
+    }
+    // By how much an element may be wrong.
+    double bound(double x, double largest) const {
+        return unit(x / largest * most) * largest / most / 2 * (1 + 0x1p-12);
+    }
+};
+const Format kInt8{"int8", 0, 0, 127};
+const Format kFormats[] = {kInt8, {"e4m3", 7, 3, 448}, {"e5m2", 15, 2, 57344}};
+
+float largest_of(const Floats& x, std::size_t begin, std::size_t end) {
+    float largest = 0;
+    for (std::size_t i = begin; i < end; ++i) largest = std::max(largest, std::fabs(x[i]));
+    return largest;
+}
+
+// A list of numbers after it was packed, in blocks from the first one on.
+Floats packed(const Format& format, const Floats& x, std::size_t block) {
+    Floats result(x.size());
+    for (std::size_t begin = 0; begin < x.size(); begin += block) {
+        const std::size_t end = std::min(begin + block, x.size());
+        const float largest = largest_of(x, begin, end);
+        for (std::size_t i = begin; i < end && largest > 0; ++i) {
+            const float q = x[i] / largest * format.most;
+            result[i] = format.rounded(q) * (1 / format.most) * largest;
+        }
+    }
+    return result;
+}
+
+Floats gradient(int rank, int param, int step) {
+    std::mt19937 random(static_cast<unsigned>(1 + rank + 100 * param + 10'000 * step));
+    Floats x(static_cast<std::size_t>(kSizes[static_cast<std::size_t>(param)]));
+    for (float& v : x)
+        v = std::ldexp(static_cast<float>(static_cast<int>(random() % 65536) - 32768),
+                       -15 - static_cast<int>(random() % 6));
+    return x;
+}
+
+// As the owners of the shares compute it.
+Floats reference(const Format& format, int param, int step, int world, std::size_t block) {
+    Floats sum(static_cast<std::size_t>(kSizes[static_cast<std::size_t>(param)]));
+    for (int r = 0; r < world; ++r) {
+        const Floats x = packed(format, gradient(r, param, step), block);
+        for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += x[i];
+    }
+    for (float& v : sum) v *= static_cast<float>(1.0 / world);
+    return packed(format, sum, block);
+}
+
+void expect_near_the_mean(const Format& format, const Floats& result, int param, int step,
+                          int world, std::size_t block) {
+    std::vector<double> mean(result.size()), bound(result.size());
+    for (int r = 0; r < world; ++r) {
+        const Floats x = gradient(r, param, step);
+        for (std::size_t i = 0; i < x.size(); ++i) {
+            const std::size_t begin = i / block * block;
+            const double largest = largest_of(x, begin, std::min(begin + block, x.size()));
+            mean[i] += static_cast<double>(x[i]) / world;
+            bound[i] += format.bound(x[i], largest) / world;
+        }
+    }
+    for (std::size_t i = 0; i < mean.size(); ++i) {
+        const std::size_t begin = i / block * block;
+        const double largest = largest_of(result, begin, std::min(begin + block, result.size()));
+        const double all = bound[i] + format.bound(std::fabs(mean[i]) + bound[i], largest);
+        ASSERT_LE(std::fabs(result[i] - mean[i]), all) << "element " << i;
+    }
+}
+
+void step(Model& model, int rank, int number) {
+    model.context.step_begin();
+    for (int p = model.count(); p-- > 0;) {
+        const Floats x = gradient(rank, p, number);
+        std::copy(x.begin(), x.end(), model.grad(p));
+        model.context.grad_ready(p);
+    }
+    model.context.finalize();
+}
+
+Floats result_of(Model& model, int p) {
+    return {model.grad(p), model.grad(p) + model.size(p)};
+}
+
+ddp_context_options in_buckets_of(std::uint64_t bytes) {
+    auto options = ddp::Context::defaults();
+    options.bucket_cap_bytes = options.first_bucket_cap_bytes = bytes;
+    return options;
+}
+
+struct Case {
+    int world;
+    const char* backend;
+    std::size_t block;
+};
+class EightBits : public testing::TestWithParam<Case> {};
+INSTANTIATE_TEST_SUITE_P(
+    Worlds, EightBits,
+    testing::Values(Case{1, "threads", 256}, Case{2, "threads", 256}, Case{3, "threads", 32},
+                    Case{4, "shm", 2048}, Case{5, "shm", 100}, Case{6, "threads", 256},
+                    Case{7, "threads", 32}, Case{8, "shm", 256}, Case{9, "threads", 256},
+                    Case{1, "tcp", 256}, Case{2, "tcp", 32}, Case{3, "tcp", 256},
+                    Case{5, "tcp", 2048}, Case{9, "tcp", 256}, Case{2, "gloo", 256},
+                    Case{5, "gloo", 32}, Case{9, "gloo", 256}, Case{3, "hierarchical", 256},
+                    Case{4, "hierarchical", 32}, Case{9, "hierarchical", 256}),
+    [](const auto& test) { return test.param.backend + std::to_string(test.param.world); });
+
+TEST_P(EightBits, HasTheBitsOfThePlainSumAndItsBound) {
+    const Case& c = GetParam();
+    on_ranks({c.world, c.backend}, [&](int rank, ddp_group* group) {
+        for (const Format& format : kFormats) {
+            SCOPED_TRACE(format.name);
+            Model model(group, kSizes, true, in_buckets_of(9000));
+            model.context.use_hook("quantize", "type=" + std::string(format.name) +
+                                                   ",block=" + std::to_string(c.block));
+            model.context.commit();
+            for (int s = 0; s < 2; ++s) {
+                step(model, rank, s);
+                for (int p = 0; p < model.count(); ++p) {
+                    SCOPED_TRACE(testing::Message() << "parameter " << p);
+                    const Floats result = result_of(model, p);
+                    ASSERT_EQ(result, reference(format, p, s, c.world, c.block));
+                    expect_near_the_mean(format, result, p, s, c.world, c.block);
+                }
+            }
+        }
+    });
+}
+
+// Random numbers belong to elements, so that neither buckets nor owners matter, and ranks agree.
+TEST(EightBitsStochastic, BucketsMakeNoDifferenceAndStepsDo) {
+    std::vector<Floats> results(3);
+    on_ranks({3, "tcp"}, [&](int rank, ddp_group* group) {
+        Model one(group, kSizes, true, in_buckets_of(1 << 20)),
+            many(group, kSizes, false, in_buckets_of(1000));
+        Floats before;
+        for (Model* m : {&one, &many}) {
+            m->context.use_hook("quantize", "rounding=stochastic");
+            m->context.commit();
+        }
+        for (int s = 0; s < 4; ++s) {
+            step(one, rank, 0);
+            step(many, rank, 0);
+            EXPECT_EQ(one.gradients(), many.gradients()) << "step " << s;
+            EXPECT_NE(result_of(one, 0), before) << "the same draws in step " << s;
+            before = result_of(one, 0);
+            auto& mine = results[static_cast<std::size_t>(rank)];
+            mine.insert(mine.end(), before.begin(), before.end());
+        }
+    });
+    EXPECT_EQ(results[1], results[0]);
+    EXPECT_EQ(results[2], results[0]);
+}
+
+// A training that is continued draws what it would have drawn.
+TEST(EightBitsStochastic, StateContinuesTheDraws) {
+    on_ranks({2}, [](int rank, ddp_group* group) {
+        Model through(group, kSizes, true), resumed(group, kSizes, true);
+        for (Model* m : {&through, &resumed}) {
+            m->context.use_hook("quantize", "rounding=stochastic,error_feedback=1,type=e5m2");
+            m->context.commit();
+        }
+        for (int s = 0; s < 3; ++s) step(through, rank, s);
+        resumed.context.load_hook_state(through.context.save_hook_state());
+        for (int s = 3; s < 5; ++s) {
+            step(through, rank, s);
+            step(resumed, rank, s);
+            EXPECT_EQ(through.gradients(), resumed.gradients()) << "step " << s;
+        }
+        EXPECT_EQ(through.context.save_hook_state(), resumed.context.save_hook_state());
+    });
+}
+
+// The sum of all results is that of the means, but for what ranks still keep: also what the owner of
+// a share loses when it packs the sum.
+TEST(EightBitsFeedback, NothingIsLost) {
+    constexpr int kSteps = 30;
+    for (const int world : {1, 2, 5})
+        for (const char* options :
+             {"type=int8", "type=e4m3", "type=e5m2,rounding=stochastic", "type=int8,block=32"}) {
+            SCOPED_TRACE(testing::Message() << options << " world " << world);
+            on_ranks({world}, [&](int rank, ddp_group* group) {
+                Model model(group, kSizes, true, in_buckets_of(9000));
+                model.context.use_hook("quantize", options + std::string(",error_feedback=1"));
+                model.context.commit();
+                std::vector<double> results(3000), means(3000);
+                double once = 0;
+                for (int s = 0; s < kSteps; ++s) {
+                    step(model, rank, 0);
+                    const Floats result = result_of(model, 0);
+                    double worst = 0;
+                    for (std::size_t i = 0; i < result.size(); ++i) {
+                        double mean = 0;
+                        for (int r = 0; r < world; ++r)
+                            mean += static_cast<double>(gradient(r, 0, 0)[i]) / world;
+                        if (s > 0) break;
+                        means[i] = mean;
+                        worst = std::max(worst, std::fabs(result[i] - mean));
+                    }
+                    if (s == 0) once = worst;
+                    for (std::size_t i = 0; i < result.size(); ++i) results[i] += result[i];
+                }
+                for (std::size_t i = 0; i < results.size(); ++i)
+                    ASSERT_NEAR(results[i] / kSteps, means[i], 4 * once / kSteps + 1e-6)
+                        << "element " << i;
+            });
+        }
+}
+
+// Each rank gets the mean of what it owns; what is not compressed, too.
+TEST(EightBitsShards, OwnersGetTheMean) {
+    for (const int world : {1, 2, 3, 5})
+        for (const char* more : {"", ",min_elements=100", ",error_feedback=1"})
+            on_ranks({world}, [&](int rank, ddp_group* group) {
+                auto options = in_buckets_of(9000);
+                options.flags = DDP_CONTEXT_SHARD;
+                Model model(group, kSizes, false, options);
+                model.context.set_owner(2, DDP_OWNER_REPLICATED);
+                model.context.set_owner(4, DDP_OWNER_WHOLE);
+                model.context.commit();
+                model.context.use_hook("quantize", std::string("block=64") + more);
+                for (int s = 0; s < 3; ++s) {
+                    for (int p = model.count(); p-- > 0;) model.context.wait_value(p);
+                    step(model, rank, s);
+                    std::size_t seen = 0;
+                    for (const ddp_piece& piece : model.context.pieces()) {
+                        const auto* result = static_cast<const float*>(piece.gradient);
+                        for (std::int64_t i = 0; i < piece.count; ++i, ++seen) {
+                            double mean = 0, largest = 0;
+                            for (int r = 0; r < world; ++r) {
+                                const Floats x = gradient(r, piece.param, s);
+                                mean += x[static_cast<std::size_t>(piece.first + i)] /
+                                        static_cast<double>(world);
+                                largest = std::max<double>(largest, largest_of(x, 0, x.size()));
+                            }
+                            const double times = std::string(more) == ",error_feedback=1" ? 2 : 1;
+                            ASSERT_NEAR(result[i], mean, times * largest / 254 * (1 + 1e-3))
+                                << "parameter " << piece.param << " element " << piece.first + i;
+                        }
+                    }
+                    EXPECT_GT(seen, 0u);
+                    model.context.publish();
+                }
+            });
+}
+
+// A rank gives its gradients once to the exchange, and then its share.
+TEST(EightBitsBytes, AreAtMostAQuarterAndAScale) {
+    constexpr std::int64_t kCount = 1 << 18;
+    for (const int world : {2, 3, 8, 16})
+        on_ranks({world}, [&](int, ddp_group* group) {
+            Model model(group, {kCount}, true);
+            model.context.use_hook("quantize");
+            model.context.commit();
+            std::fill_n(model.grad(0), kCount, 1.0f);
+            model.context.grad_ready(0);
+            model.context.finalize();
+            const ddp_stats stats = model.context.stats();
+            const double share = 1.0 / world;
+            // To others: all but its own share, and then its share, as an allreduce of so many bytes.
+            const double sent =
+                static_cast<double>(stats.hook_bytes_out) / (1 + share) * 2 * (1 - share);
+            const double plain = 2 * (1 - share) * 4 * kCount;
+            EXPECT_LE(sent, 0.27 * plain) << "world " << world;
+            EXPECT_GE(sent, 0.25 * plain) << "world " << world;
+        });
+}
+
+}  // namespace eight_bits_test
