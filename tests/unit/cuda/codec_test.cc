@@ -115,7 +115,7 @@ TEST_P(CudaCodec, ManyRanks) {
 }
 
 // Kernels of numbers of 8 bits.
-struct PlayedSite : HostMemory {
+struct PlayedSite : HostSite {
     explicit PlayedSite(std::uint32_t threads) : run{threads} {}
 
     static std::size_t encode_scratch(const ddp_codec_batch& batch) { return codec_scratch(batch); }

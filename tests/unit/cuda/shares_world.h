@@ -213,7 +213,7 @@ private:
 };
 
 // Memory of the CPU.
-struct HostMemory {
+struct HostSite {
     static std::shared_ptr<std::byte> upload(const Bytes& bytes) {
         const std::shared_ptr<std::byte> memory(
             static_cast<std::byte*>(std::aligned_alloc(64, bytes.size() / 64 * 64 + 64)),
@@ -223,7 +223,7 @@ struct HostMemory {
     }
     static Bytes read(const std::byte* from, std::size_t bytes) { return {from, from + bytes}; }
 };
-struct OnTheCpu : HostMemory {
+struct OnTheCpu : HostSite {
     static std::size_t encode_scratch(const ddp_codec_batch& batch) {
         return cpu::encode_scratch(batch);
     }

@@ -71,7 +71,7 @@ struct Packed {
 };
 
 template <class T>
-std::vector<T> numbers(std::size_t count, unsigned seed, int range = 12) {
+std::vector<T> some_numbers(std::size_t count, unsigned seed, int range = 12) {
     std::mt19937 random(seed);
     std::vector<T> values(count);
     for (T& v : values)
@@ -93,7 +93,7 @@ TYPED_TEST(EightBits, ErrorsHaveTheStatedBound) {
                 for (const std::size_t n :
                      {1u, 2u, 15u, 16u, 17u, 63u, 64u, 65u, 256u, 2047u, 2048u}) {
                     SCOPED_TRACE(testing::Message() << target << " " << format.name << " " << n);
-                    const auto x = numbers<TypeParam>(n, static_cast<unsigned>(n), 24);
+                    const auto x = some_numbers<TypeParam>(n, static_cast<unsigned>(n), 24);
                     Packed<TypeParam> packed(format, x, stochastic);
                     double largest = 0;
                     for (const auto v : x) largest = std::max<double>(largest, std::fabs(v));
@@ -171,7 +171,7 @@ TYPED_TEST(EightBits, NotFiniteIsNaN) {
         for (const TypeParam bad : {std::numeric_limits<TypeParam>::quiet_NaN(),
                                     std::numeric_limits<TypeParam>::infinity(),
                                     -std::numeric_limits<TypeParam>::infinity()}) {
-            auto x = numbers<TypeParam>(300, 1);
+            auto x = some_numbers<TypeParam>(300, 1);
             x[250] = bad;
             Packed<TypeParam> packed(format, x, false);
             EXPECT_FALSE(packed.finite);
@@ -184,7 +184,7 @@ TYPED_TEST(EightBits, NotFiniteIsNaN) {
 TYPED_TEST(EightBits, DrawsBelongToElements) {
     reference::for_each_target([](const char* target) {
         SCOPED_TRACE(target);
-        const auto x = numbers<TypeParam>(500, 9);
+        const auto x = some_numbers<TypeParam>(500, 9);
         const std::uint64_t first = (std::uint64_t{1} << 33) + 512;
         Packed<TypeParam> packed(kFormats[0], x, true, first);
         for (std::uint32_t i = 0; i < x.size(); ++i) {
@@ -213,7 +213,7 @@ TYPED_TEST(EightBits, DrawsDifferByStepPlaceParameterAndRank) {
 TYPED_TEST(EightBits, StochasticRoundingIsUnbiased) {
     constexpr int kDraws = 4000;
     for (const Format& format : kFormats) {
-        auto x = numbers<TypeParam>(128, 11);
+        auto x = some_numbers<TypeParam>(128, 11);
         x[0] = 1;
         std::vector<double> sum(x.size());
         for (std::uint32_t rank = 0; rank < kDraws; ++rank) {
@@ -245,8 +245,8 @@ struct Sum {
         : format(form), world(world_size), stochastic(is_stochastic) {
         for (int r = 0; r < world; ++r) {
             Rank<T>& rank = ranks.emplace_back();
-            rank.gradient = numbers<T>(kCount, static_cast<unsigned>(r));
-            rank.residual = numbers<T>(kCount, static_cast<unsigned>(100 + r));
+            rank.gradient = some_numbers<T>(kCount, static_cast<unsigned>(r));
+            rank.residual = some_numbers<T>(kCount, static_cast<unsigned>(100 + r));
             for (T& v : rank.residual) v /= 8;
             rank.loss.assign(kCount, 0);
         }
