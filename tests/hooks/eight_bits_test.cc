@@ -286,7 +286,7 @@ TEST(EightBitsShards, OwnersGetTheMean) {
 // A rank gives its gradients once to the exchange, and then its share.
 TEST(EightBitsBytes, AreAtMostAQuarterAndAScale) {
     constexpr std::int64_t kCount = 1 << 18;
-    for (const int world : {2, 3, 8, 16})
+    for (const int world : {2, 3, 8, 16, 33, 64})
         on_ranks({world}, [&](int, ddp_group* group) {
             Model model(group, {kCount}, true);
             model.context.use_hook("quantize");
