@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "backends/common/slices.h"
 #include "kernels/dtype.h"
 #include "kernels/on_device.h"
 #include "kernels/parts.h"
@@ -18,6 +19,11 @@ namespace {
 // Bytes of a chunk in pinned memory. Small enough that copies overlap with the backend already in a
 // bucket of the usual size, large enough that the start of a copy costs little.
 constexpr std::size_t kChunkBytes = std::size_t{2} << 20;
+
+// A piece of a chunk: where it stands in device memory and in pinned memory, in bytes.
+struct Copy {
+    std::size_t memory, pinned, bytes;
+};
 
 }  // namespace
 
@@ -47,12 +53,20 @@ private:
     };
     // How a collective is cut: which part of each piece of the input and the output a chunk is.
     struct Cut;
+    struct ExchangeCut;
 
-    void make_room(const Cut& cut);
-    void fetch(const Cut& cut, std::size_t chunk);
-    void reduce(const Cut& cut, std::size_t chunk);
-    void give_back(const Cut& cut, std::size_t chunk);
-    void wait_for(const Cut& cut, const DeviceEvent& event) const;
+    template <class AnyCut>
+    void run_cut(const AnyCut& cut);
+    template <class AnyCut>
+    void make_room(const AnyCut& cut);
+    template <class AnyCut>
+    void fetch(const AnyCut& cut, std::size_t chunk);
+    template <class AnyCut>
+    void reduce(const AnyCut& cut, std::size_t chunk);
+    template <class AnyCut>
+    void give_back(const AnyCut& cut, std::size_t chunk);
+    void wait_for(const ddp_collective& collective, const Deadline& deadline,
+                  const DeviceEvent& event) const;
     Pinned& pinned(std::size_t chunk) { return pinned_[chunk % pinned_.size()]; }
 
     const StreamPtr down_, up_;
@@ -66,8 +80,11 @@ private:
 // takes the same `step` elements of every piece, as far as it has them. In pinned memory the input
 // stands first. The output takes its place if they are alike, or if the operation is in place.
 struct DevicePath::HostRelay::Cut {
-    Cut(const ddp_collective& op, std::size_t rank, std::size_t world)
-        : collective(op), item(dtype_size(op.dtype)), deadline(Deadline::after_ms(op.timeout_ms)) {
+    Cut(const ddp_collective& op, std::size_t rank, std::size_t world_)
+        : collective(op),
+          item(dtype_size(op.dtype)),
+          deadline(Deadline::after_ms(op.timeout_ms)),
+          world(world_) {
         longest = op.count;
         if (op.counts)
             longest = static_cast<std::size_t>(*std::max_element(op.counts, op.counts + world));
@@ -101,6 +118,39 @@ struct DevicePath::HostRelay::Cut {
     std::size_t bytes() const {
         return step * item * (in > 1 ? in + out : std::max({in, out, std::size_t{1}}));
     }
+    // Between device memory and pinned memory, in bytes.
+    std::vector<Copy> to_fetch(std::size_t chunk) const {
+        std::vector<Copy> copies;
+        for (std::size_t piece = 0; piece < in; ++piece)
+            copies.push_back({offset(piece, chunk), place(own + piece, chunk) * item,
+                              size(own + piece, chunk) * item});
+        return copies;
+    }
+    // The part of an allgather from this rank itself is there already, unless it came from
+    // elsewhere.
+    std::vector<Copy> to_give_back(std::size_t chunk) const {
+        std::vector<Copy> copies;
+        for (std::size_t piece = 0; piece < out; ++piece)
+            copies.push_back({offset(piece, chunk), (output(chunk) + place(piece, chunk)) * item,
+                              size(result + piece, chunk) * item});
+        return copies;
+    }
+    // The collective of a chunk in pinned memory. counts: memory for those of the parts.
+    ddp_collective of_chunk(std::size_t chunk, std::byte* memory,
+                            std::vector<std::uint64_t>& counts) const {
+        ddp_collective part = collective;
+        part.count = size(0, chunk);
+        if (part.counts) {
+            for (std::size_t piece = 0; piece < world; ++piece)
+                counts.push_back(size(piece, chunk));
+            part.counts = counts.data();
+            part.count = place(world, chunk);
+        }
+        part.send = memory + place(own, chunk) * item;
+        part.recv = memory + output(chunk) * item;
+        return part;
+    }
+
     // Where a piece of the chunk stands in pinned memory among those before it, in elements.
     std::size_t place(std::size_t piece, std::size_t chunk) const {
         std::size_t before = 0;
@@ -119,8 +169,74 @@ struct DevicePath::HostRelay::Cut {
     const ddp_collective& collective;
     const std::size_t item;
     const Deadline deadline;
+    const std::size_t world;
     std::size_t in = 1, out = 1, own = 0, result = 0;
     std::size_t longest = 0, step = 0;
+};
+
+// An all_to_all: a chunk is the same share of each part. In pinned memory the input stands first.
+struct DevicePath::HostRelay::ExchangeCut {
+    ExchangeCut(const ddp_collective& op, std::size_t rank_, std::size_t world_)
+        : collective(op),
+          deadline(Deadline::after_ms(op.timeout_ms)),
+          item(dtype_size(op.dtype)),
+          rank(static_cast<int>(rank_)),
+          world(static_cast<int>(world_)),
+          rounds(op, world, kChunkBytes / 2 / item),
+          input(Exchanged(op, world).input(rank)),
+          output(Exchanged(op, world).output(rank, output_counts)) {}
+
+    std::size_t chunks() const { return rounds.size(); }
+    std::size_t bytes() const { return ends_at(to_give_back(0)); }  // the first is the longest
+    std::vector<Copy> to_fetch(std::size_t chunk) const {
+        std::vector<Copy> copies;
+        std::size_t place = 0;
+        for (int to = 0; to < world; ++to)
+            add(copies, place, part_begin(input, to) + rounds.before(rank, to, chunk),
+                rounds.count(rank, to, chunk));
+        return copies;
+    }
+    std::vector<Copy> to_give_back(std::size_t chunk) const {
+        std::vector<Copy> copies;
+        std::size_t place = ends_at(to_fetch(chunk));
+        for (int from = 0; from < world; ++from)
+            add(copies, place, part_begin(output, from) + rounds.before(from, rank, chunk),
+                rounds.count(from, rank, chunk));
+        return copies;
+    }
+    ddp_collective of_chunk(std::size_t chunk, std::byte* memory,
+                            std::vector<std::uint64_t>& counts) const {
+        ddp_collective part = collective;
+        part.count = 0;
+        for (int from = 0; from < world; ++from)
+            for (int to = 0; to < world; ++to) {
+                counts.push_back(rounds.count(from, to, chunk));
+                part.count += rounds.count(from, to, chunk);
+            }
+        part.counts = counts.data();
+        part.send = memory;
+        part.recv = memory + ends_at(to_fetch(chunk));
+        return part;
+    }
+
+    const ddp_collective& collective;
+    const Deadline deadline;
+
+private:
+    void add(std::vector<Copy>& copies, std::size_t& place, std::size_t at,
+             std::size_t count) const {
+        copies.push_back({at * item, place, count * item});
+        place += count * item;
+    }
+    static std::size_t ends_at(const std::vector<Copy>& copies) {
+        return copies.back().pinned + copies.back().bytes;
+    }
+
+    const std::size_t item;
+    const int rank, world;
+    const backend::ExchangeRounds rounds;
+    std::vector<std::uint64_t> output_counts;
+    const ddp_collective input, output;
 };
 
 DevicePath::HostRelay::HostRelay(StreamPtr down, Transport& host, std::int32_t rank,
@@ -140,7 +256,14 @@ DevicePath::HostRelay::~HostRelay() {
 }
 
 void DevicePath::HostRelay::run(const ddp_collective& collective) {
-    const Cut cut(collective, rank_, world_);
+    if (collective.kind == DDP_COLLECTIVE_ALL_TO_ALL)
+        run_cut(ExchangeCut(collective, rank_, world_));
+    else
+        run_cut(Cut(collective, rank_, world_));
+}
+
+template <class AnyCut>
+void DevicePath::HostRelay::run_cut(const AnyCut& cut) {
     up_->wait(*down_->record());
     make_room(cut);
     const std::size_t chunks = cut.chunks();
@@ -153,63 +276,54 @@ void DevicePath::HostRelay::run(const ddp_collective& collective) {
     }
 }
 
-void DevicePath::HostRelay::make_room(const Cut& cut) {
+template <class AnyCut>
+void DevicePath::HostRelay::make_room(const AnyCut& cut) {
     for (Pinned& buffer : pinned_) {
         if (buffer.bytes >= cut.bytes()) continue;
-        if (buffer.free) wait_for(cut, *buffer.free);
+        if (buffer.free) wait_for(cut.collective, cut.deadline, *buffer.free);
         buffer.memory = allocate_pinned(down_->device().kind, cut.bytes());
         buffer.bytes = cut.bytes();
     }
 }
 
-void DevicePath::HostRelay::fetch(const Cut& cut, std::size_t chunk) {
+template <class AnyCut>
+void DevicePath::HostRelay::fetch(const AnyCut& cut, std::size_t chunk) {
     Pinned& buffer = pinned(chunk);
     if (buffer.free) down_->wait(*buffer.free);
-    for (std::size_t piece = 0; piece < cut.in; ++piece)
-        down_->copy_to_host(
-            buffer.memory.get() + cut.place(cut.own + piece, chunk) * cut.item,
-            static_cast<const std::byte*>(cut.collective.send) + cut.offset(piece, chunk),
-            cut.size(cut.own + piece, chunk) * cut.item);
+    for (const Copy& copy : cut.to_fetch(chunk))
+        down_->copy_to_host(buffer.memory.get() + copy.pinned,
+                            static_cast<const std::byte*>(cut.collective.send) + copy.memory,
+                            copy.bytes);
     buffer.fetched = down_->record();
 }
 
 // Ranks are compared before the first chunk.
-void DevicePath::HostRelay::reduce(const Cut& cut, std::size_t chunk) {
+template <class AnyCut>
+void DevicePath::HostRelay::reduce(const AnyCut& cut, std::size_t chunk) {
     Pinned& buffer = pinned(chunk);
-    wait_for(cut, *buffer.fetched);
-    ddp_collective part = cut.collective;
+    wait_for(cut.collective, cut.deadline, *buffer.fetched);
     std::vector<std::uint64_t> counts;
+    ddp_collective part = cut.of_chunk(chunk, buffer.memory.get(), counts);
     part.device = {DDP_DEVICE_CPU, 0};
     part.stream = nullptr;
-    part.count = cut.size(0, chunk);
-    if (part.counts) {
-        for (std::size_t piece = 0; piece < world_; ++piece)
-            counts.push_back(cut.size(piece, chunk));
-        part.counts = counts.data();
-        part.count = cut.place(world_, chunk);
-    }
-    part.send = buffer.memory.get() + cut.place(cut.own, chunk) * cut.item;
-    part.recv = buffer.memory.get() + cut.output(chunk) * cut.item;
     if (chunk > 0) part.signature_size = 0;
     host_.run(part);
 }
 
-// The part of an allgather from this rank itself is there already, unless it came from elsewhere.
-void DevicePath::HostRelay::give_back(const Cut& cut, std::size_t chunk) {
+template <class AnyCut>
+void DevicePath::HostRelay::give_back(const AnyCut& cut, std::size_t chunk) {
     Pinned& buffer = pinned(chunk);
-    for (std::size_t piece = 0; piece < cut.out; ++piece)
-        up_->copy_to_device(
-            static_cast<std::byte*>(cut.collective.recv) + cut.offset(piece, chunk),
-            buffer.memory.get() + (cut.output(chunk) + cut.place(piece, chunk)) * cut.item,
-            cut.size(cut.result + piece, chunk) * cut.item);
+    for (const Copy& copy : cut.to_give_back(chunk))
+        up_->copy_to_device(static_cast<std::byte*>(cut.collective.recv) + copy.memory,
+                            buffer.memory.get() + copy.pinned, copy.bytes);
     buffer.free = up_->record();
 }
 
-void DevicePath::HostRelay::wait_for(const Cut& cut, const DeviceEvent& event) const {
-    if (!libddp::wait_for(event, cut.deadline, look_))
+void DevicePath::HostRelay::wait_for(const ddp_collective& collective, const Deadline& deadline,
+                                     const DeviceEvent& event) const {
+    if (!libddp::wait_for(event, deadline, look_))
         fail(DDP_ERROR_TIMEOUT, device_name(down_->device()),
-             ": the work before a collective did not end within ", cut.collective.timeout_ms,
-             " ms");
+             ": the work before a collective did not end within ", collective.timeout_ms, " ms");
 }
 
 DevicePath::DevicePath(Config config)
@@ -236,6 +350,9 @@ void DevicePath::run(ddp_collective collective, const Division& division,
         }
         if (config_.world == 1)
             run_alone(collective);
+        else if (config_.on_device && collective.kind == DDP_COLLECTIVE_ALL_TO_ALL &&
+                 !config_.on_device->has(DDP_BACKEND_ALL_TO_ALL))
+            enqueue_broadcasts(collective, submitted, in_graph);
         else if (config_.on_device)
             enqueue(collective, submitted, in_graph);
         else
@@ -267,8 +384,12 @@ void DevicePath::keep_in_graph(std::shared_ptr<const void> memory) const {
 
 // Behind an operation in a graph. One that was aborted leaves anything.
 void DevicePath::spoil_if_broken(const ddp_collective& c) const {
-    const std::size_t count = c.kind == DDP_COLLECTIVE_ALLGATHER ? all_parts(c, config_.world)
-                                                                 : part_count(c, config_.rank);
+    std::vector<std::uint64_t> counts;
+    const std::size_t count =
+        c.kind == DDP_COLLECTIVE_ALL_TO_ALL
+            ? all_parts(Exchanged(c, config_.world).output(config_.rank, counts), config_.world)
+        : c.kind == DDP_COLLECTIVE_ALLGATHER ? all_parts(c, config_.world)
+                                             : part_count(c, config_.rank);
     const auto spoiled = config_.spoiled();
     on_device::spoil(*stream_, c.recv, count * dtype_size(c.dtype), spoiled.get());
     keep_in_graph(spoiled);
@@ -287,6 +408,33 @@ void DevicePath::enqueue(const ddp_collective& collective, const Submitted& subm
         config_.on_device->run(op);
         if (!in_graph) enqueued.end = stream_->record();
     });
+}
+
+// An all_to_all where the backend knows none, as Transport::run does it for host memory.
+void DevicePath::enqueue_broadcasts(const ddp_collective& c, const Submitted& submitted,
+                                    bool in_graph) {
+    const Exchanged exchanged(c, config_.world);
+    std::size_t most = 1;
+    for (int root = 0; root < config_.world; ++root)
+        most = std::max(most, all_parts(exchanged.input(root), config_.world));
+    const std::shared_ptr<std::byte> passing = stream_->allocate(most * dtype_size(c.dtype));
+    auto* next = static_cast<std::byte*>(c.recv);
+    for (int root = 0; root < config_.world; ++root) {
+        const ddp_collective input = exchanged.input(root);
+        ddp_collective op = c;
+        op.kind = DDP_COLLECTIVE_BROADCAST;
+        op.counts = nullptr;
+        op.root = root;
+        op.recv = passing.get();
+        op.send = root == config_.rank ? c.send : op.recv;
+        op.count = all_parts(input, config_.world);
+        if (op.count > 0) enqueue(op, submitted, in_graph);
+        const std::size_t bytes = part_bytes(input, config_.rank);
+        if (bytes > 0)
+            on_device::transfer(*stream_, {{next, part_of(input, op.recv, config_.rank), bytes}},
+                                DDP_U8, DDP_U8, 1);
+        next += bytes;
+    }
 }
 
 // A backend's scale is 1 here, and so is that of a mean.

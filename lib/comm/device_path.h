@@ -54,6 +54,8 @@ private:
     void keep_in_graph(std::shared_ptr<const void> memory) const;
     void spoil_if_broken(const ddp_collective& collective) const;
     void enqueue(const ddp_collective& collective, const Submitted& submitted, bool in_graph);
+    void enqueue_broadcasts(const ddp_collective& collective, const Submitted& submitted,
+                            bool in_graph);
     void run_alone(const ddp_collective& collective);
     void give_back_order(const Submitted& submitted) const;
 

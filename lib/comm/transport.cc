@@ -191,29 +191,25 @@ void Transport::run_in_parts(ddp_collective c) {
 // An all_to_all where the backend knows none: each rank's input goes to all. It passes through
 // memory of the largest input.
 void Transport::run_by_broadcasts(ddp_collective c) {
-    if (!is_cpu(c.device)) fail(DDP_ERROR_UNSUPPORTED, "the backend has no all_to_all on devices");
     const ddp_collective whole = c;
     const Exchanged exchanged(whole, setup_.world);
-    const auto bytes_from = [&](int rank) {
-        return all_parts(exchanged.input(rank), setup_.world) * dtype_size(c.dtype);
-    };
     std::size_t most = 0;
     for (int rank = 0; rank < setup_.world; ++rank)
-        if (rank != setup_.rank) most = std::max(most, bytes_from(rank));
-    const std::unique_ptr<std::byte[]> passing(new std::byte[most]);
+        most = std::max(most, all_parts(exchanged.input(rank), setup_.world));
+    const std::unique_ptr<std::byte[]> passing(new std::byte[most * dtype_size(c.dtype)]);
     c.kind = DDP_COLLECTIVE_BROADCAST;
     c.counts = nullptr;
+    c.recv = passing.get();
     auto* next = static_cast<std::byte*>(whole.recv);
     for (c.root = 0; c.root < setup_.world; ++c.root) {
         const ddp_collective input = exchanged.input(c.root);
-        void* const passed = c.root == setup_.rank ? const_cast<void*>(whole.send) : passing.get();
         c.count = all_parts(input, setup_.world);
-        c.send = c.recv = passed;
+        c.send = c.root == setup_.rank ? whole.send : c.recv;
         // The first compares signatures, even if it is empty.
         if (c.root == 0 || c.count > 0) run(c);
         c.signature_size = 0;
         const std::size_t bytes = part_bytes(input, setup_.rank);
-        if (bytes > 0) std::memcpy(next, part_of(input, passed, setup_.rank), bytes);
+        if (bytes > 0) std::memcpy(next, part_of(input, c.recv, setup_.rank), bytes);
         next += bytes;
     }
 }

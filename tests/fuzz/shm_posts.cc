@@ -129,7 +129,7 @@ void make_message(Reader& bytes, Host& host, Message& m) {
     static const ddp_reduce_op ops[] = {DDP_SUM, DDP_PROD, DDP_MIN, DDP_MAX};
     ddp_collective& c = m.c;
     c.struct_size = sizeof c;
-    c.kind = static_cast<ddp_collective_kind>(1 + bytes.below(5));
+    c.kind = static_cast<ddp_collective_kind>(1 + bytes.below(6));
     c.dtype = dtypes[bytes.below(9)];
     c.op = ops[bytes.below(4)];
     if (!cpu::can_reduce(c.dtype, c.op)) c.op = DDP_SUM;
@@ -138,14 +138,17 @@ void make_message(Reader& bytes, Host& host, Message& m) {
     c.scale = 1;
     c.timeout_ms = 1;
     const std::size_t size = c.count * dtype_size(c.dtype);
-    const std::size_t sent = c.kind == DDP_COLLECTIVE_REDUCE_SCATTER ? size * kWorld : size;
-    const std::size_t received = c.kind == DDP_COLLECTIVE_ALLGATHER ? size * kWorld : size;
+    const bool exchange = c.kind == DDP_COLLECTIVE_ALL_TO_ALL;
+    const std::size_t sent =
+        c.kind == DDP_COLLECTIVE_REDUCE_SCATTER || exchange ? size * kWorld : size;
+    const std::size_t received =
+        c.kind == DDP_COLLECTIVE_ALLGATHER || exchange ? size * kWorld : size;
     const bool in_block = bytes.flag() && sent <= kBlock && received <= kBlock;
-    const bool in_place = bytes.flag() && sent == received;
+    const bool in_place = bytes.flag() && sent == received && !exchange;
     m.send.resize(in_block ? 0 : sent);
-    m.recv.resize(in_block ? 0 : received);
-    c.recv = in_block ? host.block() : m.recv.data();
-    c.send = in_block || in_place ? c.recv : m.send.data();
+    m.recv.resize(in_block && !exchange ? 0 : received);
+    c.recv = in_block && !exchange ? host.block() : m.recv.data();
+    c.send = in_block ? host.block() : in_place ? c.recv : m.send.data();
 }
 
 }  // namespace

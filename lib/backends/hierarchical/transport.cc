@@ -46,7 +46,7 @@ HierarchicalTransport::HierarchicalTransport(const ddp_backend_host& host)
                     ? backend::Topology({0}, 0)
                     : backend::find_topology(host, Deadline::after_ms(host.timeout_ms))) {
     capabilities_ = DDP_BACKEND_FUSES_SCALE | DDP_BACKEND_COMPARES | DDP_BACKEND_DETERMINISTIC |
-                    DDP_BACKEND_INTERRUPTIBLE | DDP_BACKEND_COUNTS;
+                    DDP_BACKEND_INTERRUPTIBLE | DDP_BACKEND_COUNTS | DDP_BACKEND_ALL_TO_ALL;
     if (host.world_size == 1) return;
     const shm::TeamOptions options{
         topology_.local_rank(), static_cast<int>(topology_.local_ranks().size()),
@@ -57,6 +57,7 @@ HierarchicalTransport::HierarchicalTransport(const ddp_backend_host& host)
     const std::uint32_t rails_can = what_rails_can(host);
     rails_fuse_scale_ = (rails_can & DDP_BACKEND_FUSES_SCALE) != 0;
     capabilities_ = DDP_BACKEND_FUSES_SCALE | DDP_BACKEND_COMPARES | DDP_BACKEND_COUNTS |
+                    DDP_BACKEND_ALL_TO_ALL |
                     (rails_can & (DDP_BACKEND_DETERMINISTIC | DDP_BACKEND_NEEDS_MATCH |
                                   DDP_BACKEND_INTERRUPTIBLE));
     // Ranks without a rail would not hear what it brings.
@@ -104,6 +105,8 @@ void HierarchicalTransport::dispatch(ddp_collective c) {
             return allgather(c);
         case DDP_COLLECTIVE_REDUCE_SCATTER:
             return reduce_scatter(c);
+        case DDP_COLLECTIVE_ALL_TO_ALL:
+            return all_to_all(c);
         default:
             return barrier(c);
     }

@@ -39,6 +39,7 @@ private:
     void broadcast(const ddp_collective& c);
     void allgather(const ddp_collective& c);
     void reduce_scatter(const ddp_collective& c);
+    void all_to_all(const ddp_collective& c);
     void barrier(const ddp_collective& c);
     bool leads() const { return topology_.local_rank() == 0; }
     void on_host(ddp_collective c);

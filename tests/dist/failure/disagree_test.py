@@ -43,6 +43,10 @@ class Disagree(unittest.TestCase):
             ("different counts", [["join", "allreduce=1000"], ["join", "allreduce=70000"]], {}, ["1000 f32", "70000 f32"]),
             ("different dtypes", [["join", "allreduce=1000:f32"], ["join", "allreduce=1000:f64"]], {}, ["1000 f32", "1000 f64"]),
             ("different collectives", [["join", "allreduce=1000"], ["join", "barrier"]], {}, ["allreduce", "barrier"]),
+            ("different numbers in an all_to_all", [["join", "exchange=1000"], ["join", "exchange=1000,7"]], {},
+             ["rank 1 sends 7 f32 to rank 0", "rank 0 expects 1000 of rank 1"]),
+            ("an all_to_all against an allreduce", [["join", "exchange=1000"], ["join", "allreduce=1000"]], {},
+             ["all_to_all of uneven parts of f32", "allreduce of 1000 f32"]),
             ("a commit against an allreduce", [model, ["join", "allreduce=7"]], {}, ["allgather", "allreduce of 7"]),
         ]
         scenarios = [(f"{case[0]} {kind} world {world}", self.scenario, (kind, world, *case[1:]))

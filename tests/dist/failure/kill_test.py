@@ -60,6 +60,19 @@ class Kill(unittest.TestCase):
                 expect_error([late], "RANK_FAILED", victim, time.monotonic(), DEATH_S)
             return delay
 
+    def test_in_an_all_to_all(self):
+        run_all([(f"all_to_all {kind} world {world} victim {victim}", self.exchanging, (kind, world, victim))
+                 for kind, world in (("tcp", 2), ("tcp", 4), ("file", 3)) for victim in (0, world - 1)], at_once=3)
+
+    def exchanging(self, kind, world, victim):
+        with Job(kind, world) as job:
+            for rank in range(world):
+                job.start(rank, ["join", "exchange=100000", "mark=ready", "pause=here" if rank == victim else "exchange=100000"])
+            job.all_at("ready")
+            time.sleep(0.05)
+            killed = job.ranks[victim].signal(signal.SIGKILL)
+            return expect_error(job.others(victim).values(), "RANK_FAILED", victim, killed, DEATH_S)
+
     def test_while_values_travel(self):
         """The victim has updated its shard, and the others wait for the new values."""
         run_all([(f"publish {kind} world {world} victim {victim}", self.publishing, (kind, world, victim))

@@ -157,6 +157,25 @@ static int allreduce(const char* text) {
     return failed;
 }
 
+/* Sends each rank this many numbers, but rank 0 as many as the second number says. */
+static int exchange(const char* text) {
+    size_t world = (size_t)me.options.world_size, total = 0;
+    uint64_t* counts = malloc(2 * world * sizeof *counts);
+    uint64_t* expected = counts + world;
+    for (size_t rank = 0; rank < world; ++rank)
+        total += counts[rank] = expected[rank] = strtoul(text, NULL, 10);
+    const char* other = strchr(text, ',');
+    if (other) counts[0] = strtoul(other + 1, NULL, 10);
+    char* send = calloc(total + counts[0] + 1, 4);
+    char* recv = calloc(total + 1, 4);
+    int failed = check(
+        ddp_all_to_allv(me.group, send, recv, counts, expected, world, DDP_F32, NULL, &me.error));
+    free(counts);
+    free(send);
+    free(recv);
+    return failed;
+}
+
 /* Sums numbers that every rank knows, and says how many came out wrong. */
 static int sum(size_t count) {
     float* data = malloc((count + 1) * sizeof *data);
@@ -369,6 +388,7 @@ static int perform(const char* word, const char* argument) {
     if (is(word, "train")) return train(atol(argument));
     if (is(word, "sync")) return check(ddp_set_sync(me.context, atoi(argument), &me.error));
     if (is(word, "allreduce")) return allreduce(argument);
+    if (is(word, "exchange")) return exchange(argument);
     if (is(word, "sum")) return sum(strtoul(argument, NULL, 10));
     if (is(word, "barrier")) return check(ddp_barrier(me.group, NULL, &me.error));
     if (is(word, "status")) return check(ddp_group_status(me.group, &me.error));

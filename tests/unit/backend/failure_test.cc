@@ -212,16 +212,19 @@ class Sleepers : public testing::TestWithParam<Kind> {};
 
 TEST_P(Sleepers, ARankThatComesAfterTheOthersGaveUpReturnsNoOtherNumbers) {
     constexpr int kWorld = 4, kSleeper = 3;
-    for (ddp_collective_kind kind : {DDP_COLLECTIVE_ALLREDUCE, DDP_COLLECTIVE_BROADCAST,
-                                     DDP_COLLECTIVE_ALLGATHER, DDP_COLLECTIVE_REDUCE_SCATTER}) {
+    for (ddp_collective_kind kind :
+         {DDP_COLLECTIVE_ALLREDUCE, DDP_COLLECTIVE_BROADCAST, DDP_COLLECTIVE_ALLGATHER,
+          DDP_COLLECTIVE_REDUCE_SCATTER, DDP_COLLECTIVE_ALL_TO_ALL}) {
         for (std::size_t count : {16, 5000, 400'000}) {
             SCOPED_TRACE(testing::Message()
                          << "collective " << kind << ", " << count << " numbers");
             World world(kWorld, GetParam());
             ASSERT_TRUE(world.connected());
+            const bool exchange = kind == DDP_COLLECTIVE_ALL_TO_ALL;
             const std::size_t sends =
-                kind == DDP_COLLECTIVE_REDUCE_SCATTER ? count * kWorld : count;
-            const std::size_t recvs = kind == DDP_COLLECTIVE_ALLGATHER ? count * kWorld : count;
+                kind == DDP_COLLECTIVE_REDUCE_SCATTER || exchange ? count * kWorld : count;
+            const std::size_t recvs =
+                kind == DDP_COLLECTIVE_ALLGATHER || exchange ? count * kWorld : count;
             std::vector<std::vector<float>> owned(2 * kWorld);
             const auto memory = [&](int rank, int which, std::size_t size) {
                 if (GetParam().allocated)
@@ -255,7 +258,7 @@ TEST_P(Sleepers, ARankThatComesAfterTheOthersGaveUpReturnsNoOtherNumbers) {
             if (run(kSleeper, send, recv) != DDP_OK) continue;
             for (std::size_t i = 0; i < recvs; ++i) {
                 const float right = kind == DDP_COLLECTIVE_BROADCAST ? 1.0f
-                                    : kind == DDP_COLLECTIVE_ALLGATHER
+                                    : kind == DDP_COLLECTIVE_ALLGATHER || exchange
                                         ? static_cast<float>(i / count + 1)
                                         : 10.0f;
                 ASSERT_EQ(recv[i], right) << "number " << i;
@@ -372,8 +375,8 @@ TEST(Tcp, ATimeoutNamesTheRankThatTakesNothing) {
 }
 
 TEST_P(Backends, TimeoutOfOtherCollectives) {
-    for (ddp_collective_kind kind :
-         {DDP_COLLECTIVE_BROADCAST, DDP_COLLECTIVE_ALLGATHER, DDP_COLLECTIVE_REDUCE_SCATTER}) {
+    for (ddp_collective_kind kind : {DDP_COLLECTIVE_BROADCAST, DDP_COLLECTIVE_ALLGATHER,
+                                     DDP_COLLECTIVE_REDUCE_SCATTER, DDP_COLLECTIVE_ALL_TO_ALL}) {
         World world(2, GetParam());
         ASSERT_TRUE(world.connected());
         std::vector<float> send(2000), recv(2000);
