@@ -19,6 +19,7 @@ bool mpi_can_reduce(ddp_dtype dtype, ddp_reduce_op op);
 void mpi_allreduce(Channel& channel, const ddp_collective& c, const Deadline& deadline);
 void broadcast(Channel& channel, const ddp_collective& c, const Deadline& deadline);
 void allgather(Channel& channel, const ddp_collective& c, const Deadline& deadline);
+void all_to_all(Channel& channel, const ddp_collective& c, const Deadline& deadline);
 void barrier(Channel& channel, const Deadline& deadline);
 
 }  // namespace libddp::mpi

@@ -1,6 +1,7 @@
 // Collectives of MPI itself.
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "backends/common/slices.h"
 #include "backends/mpi/collectives.h"
@@ -172,6 +173,75 @@ void allgather(Channel& channel, const ddp_collective& c, const Deadline& deadli
             for (int rank = 0; rank < channel.size; ++rank)
                 copy(c, static_cast<std::byte*>(c.recv) + rounds.at(rank, block.at) * item,
                      all + place(rank, block.at), bytes(rank, block.at));
+        });
+}
+
+void all_to_all(Channel& channel, const ddp_collective& c, const Deadline& deadline) {
+    const std::size_t item = dtype_size(c.dtype), ranks = channel.ranks();
+    const backend::ExchangeRounds rounds(c, channel.size, kMpiBlockBytes / item);
+    const Exchanged exchanged(c, channel.size);
+    std::vector<std::uint64_t> counts;
+    const ddp_collective input = exchanged.input(channel.rank),
+                         output = exchanged.output(channel.rank, counts);
+    const auto sent = [&](int to, std::size_t round) {
+        return rounds.count(channel.rank, to, round) * item;
+    };
+    const auto received = [&](int from, std::size_t round) {
+        return rounds.count(from, channel.rank, round) * item;
+    };
+    const auto sum = [&](const auto& bytes, std::size_t round) {
+        std::size_t total = 0;
+        for (int rank = 0; rank < channel.size; ++rank) total += bytes(rank, round);
+        return align_up(total);
+    };
+    // Behind what goes out and what comes in, MPI finds the sizes and places of both.
+    const auto slot = [&](const Block& block) {
+        return channel.buffers.require(
+            block.slot, sum(sent, block.at) + sum(received, block.at) + 4 * ranks * sizeof(int));
+    };
+    pipeline(
+        channel, Blocks(rounds.size(), 1, 1), deadline,
+        [&](const Block& block) {
+            const std::size_t round = block.at;
+            std::byte* const out = slot(block);
+            std::byte* const in = out + sum(sent, round);
+            int* const sizes = reinterpret_cast<int*>(in + sum(received, round));
+            int* const places = sizes + ranks;
+            int* const in_sizes = places + ranks;
+            int* const in_places = in_sizes + ranks;
+            int next = 0, next_in = 0;
+            for (int rank = 0; rank < channel.size; ++rank) {
+                sizes[rank] = static_cast<int>(sent(rank, round));
+                in_sizes[rank] = static_cast<int>(received(rank, round));
+                if (sizes[rank] > 0)
+                    copy(c, out + next,
+                         part_of(input, c.send, rank) +
+                             rounds.before(channel.rank, rank, round) * item,
+                         sent(rank, round));
+                places[rank] = std::exchange(next, next + sizes[rank]);
+                in_places[rank] = std::exchange(next_in, next_in + in_sizes[rank]);
+            }
+            return channel.begin(block.slot, [comm = channel.comm, out, in, sizes, places, in_sizes,
+                                              in_places, alike = !c.counts](Requests& requests) {
+                MPI_Request request = MPI_REQUEST_NULL;
+                const int code = alike ? MPI_Ialltoall(out, sizes[0], MPI_BYTE, in, in_sizes[0],
+                                                       MPI_BYTE, comm, &request)
+                                       : MPI_Ialltoallv(out, sizes, places, MPI_BYTE, in, in_sizes,
+                                                        in_places, MPI_BYTE, comm, &request);
+                add(requests, code, request, alike ? "MPI_Ialltoall" : "MPI_Ialltoallv");
+            });
+        },
+        [&](const Block& block) {
+            const std::byte* in = slot(block) + sum(sent, block.at);
+            for (int from = 0; from < channel.size; ++from) {
+                const std::size_t bytes = received(from, block.at);
+                if (bytes > 0)
+                    copy(c,
+                         part_of(output, c.recv, from) +
+                             rounds.before(from, channel.rank, block.at) * item,
+                         in, bytes);
+                in += bytes;
+            }
         });
 }
 

@@ -56,7 +56,7 @@ std::uint32_t MpiTransport::capabilities() const {
     // A collective of Open MPI writes past the end of memory when another rank sends more than it
     // expects.
     std::uint32_t flags = DDP_BACKEND_FUSES_SCALE | DDP_BACKEND_NEEDS_MATCH |
-                          DDP_BACKEND_INTERRUPTIBLE | DDP_BACKEND_COUNTS;
+                          DDP_BACKEND_INTERRUPTIBLE | DDP_BACKEND_COUNTS | DDP_BACKEND_ALL_TO_ALL;
     if (settings_.algorithm == Algorithm::kDirect || !channel_) flags |= DDP_BACKEND_DETERMINISTIC;
     if (channel_ && channel_->driver.needs_caller()) flags |= DDP_BACKEND_CALLER_THREAD;
     return flags;
@@ -86,6 +86,8 @@ void MpiTransport::dispatch(const ddp_collective& c, const Deadline& deadline) {
             return allgather(*channel_, c, deadline);
         case DDP_COLLECTIVE_REDUCE_SCATTER:
             return direct_reduce_scatter(*channel_, c, deadline);
+        case DDP_COLLECTIVE_ALL_TO_ALL:
+            return all_to_all(*channel_, c, deadline);
         default:
             fail(DDP_ERROR_UNSUPPORTED, "unknown collective ", c.kind);
     }

@@ -142,6 +142,37 @@ protected:
         }
     }
 
+    // Elements from each rank to each: matrix[from * world + to].
+    template <class T>
+    void check_exchange(const std::vector<std::uint64_t>& matrix) {
+        const auto ranks = static_cast<std::size_t>(world()),
+                   self = static_cast<std::size_t>(my_rank());
+        std::vector<std::uint64_t> sent, expected;
+        std::vector<T> in, want;
+        for (std::size_t other = 0; other < ranks; ++other) {
+            sent.push_back(matrix[self * ranks + other]);
+            expected.push_back(matrix[other * ranks + self]);
+            const auto part = [&](std::size_t from, std::size_t to, std::uint64_t count) {
+                return inputs<T>(static_cast<int>((from + to) % ranks),
+                                 static_cast<std::size_t>(count));
+            };
+            const auto mine = part(self, other, sent.back()),
+                       theirs = part(other, self, expected.back());
+            in.insert(in.end(), mine.begin(), mine.end());
+            want.insert(want.end(), theirs.begin(), theirs.end());
+        }
+        want.push_back(element<T>(9));  // behind the message
+        std::vector<T> out(want.size(), element<T>(9));
+        group_.all_to_all(in.data(), sent, out.data(), expected).wait();
+        EXPECT_TRUE(out == want);
+        if (std::count(matrix.begin(), matrix.end(), matrix[0]) !=
+            static_cast<std::ptrdiff_t>(matrix.size()))
+            return;
+        std::fill(out.begin(), out.end(), element<T>(9));
+        group_.all_to_all(in.data(), out.data(), static_cast<std::size_t>(matrix[0])).wait();
+        EXPECT_TRUE(out == want);
+    }
+
     template <class T>
     void check_type() {
         for (ddp_reduce_op op : {DDP_SUM, DDP_AVG, DDP_PROD, DDP_MIN, DDP_MAX}) {
@@ -169,6 +200,26 @@ TEST_P(MpiCollectivesTest, EveryTypeAndOp) {
     check_type<std::uint8_t>();
     check_type<std::complex<float>>();
     check_type<std::complex<double>>();
+}
+
+TEST_P(MpiCollectivesTest, Exchanges) {
+    const auto pairs = static_cast<std::size_t>(world() * world());
+    for (const std::uint64_t count : {0, 1, 1000, 700'003}) {
+        check_exchange<float>(std::vector<std::uint64_t>(pairs, count));
+        if (count < 10'000) check_exchange<std::int64_t>(std::vector<std::uint64_t>(pairs, count));
+    }
+    for (const std::uint64_t most : {3, 500, 1'300'000}) {
+        std::vector<std::uint64_t> matrix;
+        for (std::size_t i = 0; i < pairs; ++i)
+            matrix.push_back(i % 4 == 1 ? 0 : (i * 7919 + most) % (most + 1));
+        check_exchange<float>(matrix);
+        check_exchange<std::uint8_t>(matrix);
+    }
+    // All of it to one rank.
+    std::vector<std::uint64_t> matrix(pairs);
+    for (std::size_t from = 0; from < pairs; from += static_cast<std::size_t>(world()))
+        matrix[from] = 400'001;
+    check_exchange<double>(matrix);
 }
 
 // Data is moved in blocks of 1 and 4 MiB: several of them, and a last one that is not whole.
