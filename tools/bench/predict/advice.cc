@@ -214,11 +214,14 @@ private:
         if (saved < kWorthAHook)
             return "No hook is worth it: fp16 saves " + percent(saved) + " of a step" + uncounted;
         note_advised(halved);
-        return "A hook changes numbers, so try it last. With fp16 or bf16 a step takes " +
-               fixed(time(halved).step) + " ms, " + percent(saved) +
-               " less. The time that a hook computes is not counted: measure a step, and compare "
-               "the accuracy.\n" +
-               of_quantize(halved) + of_powersgd(halved);
+        std::string text =
+            "A hook changes numbers, so try it last. With fp16 or bf16 a step takes " +
+            fixed(time(halved).step) + " ms, " + percent(saved) +
+            " less. The time that a hook computes is not counted: measure a step, and compare "
+            "the accuracy.\n";
+        text += of_quantize(halved);
+        text += of_powersgd(halved);
+        return text;
     }
     // Only a remark: it changes numbers more.
     std::string of_quantize(const Settings& halved) {
