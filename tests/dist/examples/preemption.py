@@ -12,7 +12,7 @@ import time
 
 DDPRUN, *TRAINER = sys.argv[1:]
 RANKS = 3
-STEPS = 1500  # of 2 ms
+STEPS = 500  # of 2 ms
 BOUND = 120  # seconds
 
 

@@ -62,7 +62,9 @@ def storm(seed):
     draw = random.Random(seed)
     ranks = draw.randint(2, 5)
     backend = draw.choice(["shm", "tcp", "hierarchical", "gloo"])
-    job = Job(ranks, *VOTES, VOTER, backend, str(seed))
+    # Two hosts, with as many ranks each or not.
+    host = "export DDP_HOST_ID=$((DDP_RANK % 2)); " if backend == "hierarchical" else ""
+    job = Job(ranks, *VOTES, "sh", "-c", f"{host}exec {VOTER} {backend} {seed}")
     checkpoints, own = 0, [0] * ranks
     for _ in range(draw.randint(0, 8)):
         time.sleep(draw.random() * 0.01)

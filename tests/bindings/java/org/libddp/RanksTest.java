@@ -104,10 +104,10 @@ class RanksTest {
             Votes votes = ctx.votes();
             assertTrue(votes.any(Votes.STOP) && votes.all(Votes.STOP));
             for (int r = 0; r < world; ++r) assertTrue(votes.any(Votes.USER << r));
-            assertFalse(votes.all(Votes.STOP | Votes.USER) || votes.any(Votes.CHECKPOINT));
+            assertTrue(!votes.all(Votes.STOP | Votes.USER) && !votes.any(Votes.CHECKPOINT));
             assertEquals(world + 2, votes.level());
             train(ctx, 1, mean());
-            assertFalse(ctx.votes().any(Votes.STOP | Votes.USER));
+            assertTrue(!ctx.votes().any(Votes.STOP | Votes.USER));
             assertEquals(0, ctx.votes().level());
             raises(DdpException.InvalidArgument.class, "from 0 to 32", () -> ctx.voteLevel(33));
             raises(DdpException.Unsupported.class, "has no name", () -> ctx.vote(1 << 15));
