@@ -55,7 +55,8 @@ void LocalSgdHook::load(const HookState& state) {
     steps_.resume(steps->second);
 }
 
-// A subgroup of all ranks is the group itself, and one of a single rank is none.
+// A subgroup of all ranks is the group itself. One of a single rank is none, also in a group of one
+// rank: the context may leave that group.
 HookPtr make_local_sgd(OptionReader& options, const std::shared_ptr<Group>& group) {
     std::int64_t start_step = 1000;
     std::int32_t size = 1;
@@ -67,10 +68,8 @@ HookPtr make_local_sgd(OptionReader& options, const std::shared_ptr<Group>& grou
         fail(DDP_ERROR_INVALID_ARGUMENT, options.name("subgroup"), ": ", size,
              " does not divide the world size, ", world);
     std::shared_ptr<Group> subgroup;
-    if (size == world)
-        subgroup = group;
-    else if (size > 1)
-        subgroup = group->split(group->rank() / size, group->rank(), {});
+    if (size > 1)
+        subgroup = size == world ? group : group->split(group->rank() / size, group->rank(), {});
     return std::make_shared<LocalSgdHook>(start_step, size, std::move(subgroup));
 }
 

@@ -144,6 +144,21 @@ TEST_P(LocalSgd, ASubgroupOfAllRanksChangesNothing) {
     });
 }
 
+// As in an elastic job, whose contexts begin in a group of one rank.
+TEST_P(LocalSgd, OfOneRankUsesNoGroupThatItLeaves) {
+    on_ranks({2}, [](int rank, ddp_group* group) {
+        auto alone = BorrowedGroup(group).split(rank);
+        Model m(alone.get(), {3}, GetParam());
+        m.context.use_hook("post_local_sgd", "start=0");
+        m.context.commit();
+        const auto both = BorrowedGroup(group).split(0, rank);
+        m.context.set_group(both);
+        alone.abort("nobody needs it");
+        step(m, rank, 0);
+        EXPECT_EQ(m.gradients(), reduced(m, 0, rank, 1));
+    });
+}
+
 TEST_P(LocalSgd, CountsSyncedStepsOnly) {
     on_ranks({2}, [&](int rank, ddp_group* group) {
         Model m(group, kSizes, GetParam(), small_buckets());
