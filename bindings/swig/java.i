@@ -187,9 +187,11 @@ ddp_list_argument(PARAMETERS, JNI, JAVA, JAVA, "$javainput")
 %typemap(freearg, noblock=1) PARAMETERS { free(list$argnum); }
 %enddef
 %define DDP_PARAMS (const ddp_param* params, size_t count) %enddef
+%define DDP_FRAGMENTS (const int32_t* fragment_of, size_t count) %enddef
 %define DDP_EXTENTS (const int64_t* extents, size_t count) %enddef
 %define DDP_CAPS (const uint64_t* caps, size_t count) %enddef
 ddp_number_list(DDP_PARAMS, "jintArray", "int[]", ddp_java_copy_ints)
+ddp_number_list(DDP_FRAGMENTS, "jintArray", "int[]", ddp_java_copy_ints)
 ddp_number_list(DDP_EXTENTS, "jlongArray", "long[]", ddp_java_copy_longs)
 ddp_number_list(DDP_CAPS, "jlongArray", "long[]", ddp_java_copy_longs)
 

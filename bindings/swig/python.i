@@ -109,6 +109,8 @@ ddp_number_result(int64_t, end)
 }
 %typemap(freearg, noblock=1) (const ddp_param* params, size_t count) { free(list$argnum); }
 
+%apply (const ddp_param* params, size_t count) { (const int32_t* fragment_of, size_t count) };
+
 %typemap(in) (const int64_t* extents, size_t count) (int64_t* list = NULL) {
     if (!ddp_py_int64_list($input, &list, &$2)) SWIG_fail;
     $1 = list;

@@ -19,7 +19,7 @@
  *   (void** data, size_t* size)                         the same
  *   char** text                                         the same as text
  *   (const char* const* keys, size_t count)             a list of strings
- *   (const ddp_param* params, size_t count)             a list of numbers
+ *   (const ddp_param* params, size_t count), (const int32_t* fragment_of, size_t count)    a list of numbers
  *   (const int64_t* periods, const int32_t* group_sizes, size_t count)     two lists, the second may be absent
  *   (ddp_group* const* groups, size_t n)                a list of groups
  *   (const int64_t* extents, size_t count), (const uint64_t* caps, size_t count)    lists of numbers: structs.i

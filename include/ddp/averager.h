@@ -50,8 +50,9 @@ DDP_API ddp_status ddp_averager_create(ddp_context* context, const int64_t* peri
                                        int64_t warmup_steps, ddp_averager** averager,
                                        ddp_error** error);
 
-/* Counts a step, and averages if it is due. *ranks (may be NULL): over how many ranks it averaged;
- * 0 if it did not. A step that fails is not counted. Errors and facts as ddp_average_parameters;
+/* Counts a step, and averages if it is due. *ranks (may be NULL): over how many ranks it averaged
+ * what it changed; 0 if it changed nothing. A step that fails is not counted, and x and u are those
+ * of the last outer step. Errors and facts as ddp_average_parameters;
  * INVALID_STATE also if there are several periods and the context got another group since
  * ddp_averager_create, or if the context was freed. */
 DDP_API ddp_status ddp_averager_step(ddp_averager* averager, int32_t* ranks, ddp_error** error);
@@ -85,7 +86,34 @@ typedef struct ddp_outer_options {
     double momentum;      /* 0 <= momentum < 1 (0.9) */
     /* SLOWMO: of the model's own optimizer; finite, more than 0 (0). Others ignore it */
     double inner_learning_rate;
+    int32_t fragments;    /* STREAMING: divides the period (1) */
+    ddp_dtype sent_dtype; /* 0: values travel in their own type; DDP_BF16: outer gradients (0) */
+    int64_t delay;        /* in steps; 0 <= delay < period / fragments (0) */
+    double alpha;         /* 0 <= alpha < 1 (0) */
 } ddp_outer_options;
+
+/* STREAMING (Streaming DiLoCo, Douillard et al., 2025). The parameters form `fragments` fragments,
+ * which take turns: one every period / fragments steps, so each fragment has a turn in a period. In
+ * its turn a copy of the fragment leaves for the other ranks, and the rank goes on with its steps.
+ * `delay` steps later ddp_averager_step waits for the mean, does the outer step of the fragment,
+ * and mixes:
+ *
+ *     parameter = alpha * parameter + (1 - alpha) * x
+ *
+ * alpha is the weight of the rank's own parameter, as in the paper: with 0 the parameter becomes x,
+ * without the rank's own steps since the copy. x and u have the same bits on every rank. With
+ * several fragments, a delay or an alpha the parameters differ between ranks, and
+ * ddp_averager_go_back makes them x. At most one fragment is on its way. One fragment with delay 0
+ * and alpha 0 is the whole model at once.
+ *
+ * Fragments are runs of parameters in the order of registration, of which the largest has as few
+ * bytes as possible, or those of ddp_averager_set_fragments. A copy takes as many bytes as its
+ * fragment, where the parameters are. With DDP_BF16 the outer gradients d travel instead, rounded.
+ *
+ * A fragment on its way is dropped, and waits for its next turn, if the context gets another
+ * group, and by ddp_averager_set_step, ddp_averager_state_load, ddp_averager_go_back,
+ * ddp_averager_set_fragments, and ddp_averager_set_outer with another kind, delay or number of
+ * fragments. If only some ranks drop it, the next turn fails with MISMATCH. */
 
 /* Fills `options` with the defaults. Threads: any. Blocks: no. Collective: no. Callbacks: yes. */
 DDP_API void ddp_outer_options_init_sized(ddp_outer_options* options, size_t size);
@@ -97,41 +125,68 @@ static inline void ddp_outer_options_init(ddp_outer_options* options) {
  * Every rank must set the same between the same steps. If ranks differ, the next average over all
  * ranks fails with MISMATCH.
  *
- * The next average over all ranks is plain, and becomes x; u begins at zero. From then on each is
- * followed by an outer step. Averages over fewer ranks stay plain. Warm-up steps
- * (ddp_averager_create) come before x.
+ * The next average over all ranks is plain, of all parameters at once, and becomes x; u begins at
+ * zero. From then on each is followed by an outer step. Averages over fewer ranks stay plain.
+ * Warm-up steps (ddp_averager_create) come before x.
  *
  * With the kind that is set already, only the rates change: x and u stay, unless momentum becomes
  * 0, which forgets u. So a program that changes its learning rate calls this again, for SLOWMO with
- * each change of the inner one. Another kind begins anew, and DDP_OUTER_NONE ends it.
+ * each change of the inner one. Another number of fragments cuts them anew. Another kind begins
+ * anew, and DDP_OUTER_NONE ends it.
  *
  * The parameters are those of ddp_average_parameters. A complex number is two numbers. x and u are
  * in CPU memory, in f64 for f64 and c128, and in f32 for all other types: 4 or 8 bytes a number for
- * x, and again for u unless momentum is
- * 0. x is rounded where it becomes a parameter of f16 or bf16, and kept unrounded. Of parameters on
- *    a device the average goes to the CPU and x comes back, and ddp_averager_step waits for both. A
- *    NaN in an average stays in u.
+ * x, and again for u unless momentum is 0. x is rounded where it becomes a parameter of f16 or
+ * bf16, and kept unrounded. If parameters are on a device, the average goes to the CPU and x comes
+ * back, and ddp_averager_step waits for both. A NaN in an average stays in u.
  *
- * Errors: INVALID_ARGUMENT (unknown kind, a number out of range), INVALID_STATE (during a step;
- * the context was freed), OUT_OF_MEMORY. ddp_averager_step then also has TIMEOUT and UNAVAILABLE (a
- * device). Threads: one. Blocks: no. Collective: no. Callbacks: no. */
+ * Errors: INVALID_ARGUMENT (unknown kind, a number out of range, more fragments than parameters or
+ * a number of them that does not divide the period), UNSUPPORTED (several periods with fragments,
+ * delay, alpha or sent_dtype), INVALID_STATE (during a step; the context was freed), OUT_OF_MEMORY.
+ * ddp_averager_step then also has TIMEOUT and UNAVAILABLE (a device). Threads: one. Blocks: no.
+ * Collective: no. Callbacks: no. */
 DDP_API ddp_status ddp_averager_set_outer(ddp_averager* averager, const ddp_outer_options* options,
                                           ddp_error** error);
 
-/* Saves the number of counted steps, x and u. They are the same on every rank, so one file is
- * enough for all. The rates and the parameters themselves are not in it.
+/* Says which parameters form which fragment; otherwise runs of them do. Fragments whose parameters
+ * are spread over the depth of the model, such as layers 0, 3, 6 and 1, 4, 7, are the strided
+ * pattern of the paper.
+ *
+ * fragment_of[i]: the fragment of parameter i, from 0 to options.fragments - 1, for each of `count`
+ * registered parameters. The numbers of parameters that are not averaged do not count. Every rank
+ * must set the same. Errors: INVALID_ARGUMENT (count; a number out of range; a fragment without a
+ * parameter), INVALID_STATE (no outer optimizer; during a step; the context was freed). Threads:
+ * one. Blocks: no. Collective: no. Callbacks: no. */
+DDP_API ddp_status ddp_averager_set_fragments(ddp_averager* averager, const int32_t* fragment_of,
+                                              size_t count, ddp_error** error);
+
+/* Takes the model back to its last outer step: every parameter becomes its outer parameter x, and
+ * the number of counted steps is that right after the last outer step, of any fragment. So all
+ * ranks have the same parameters, at the end of the training for example. Until there is an x
+ * nothing changes. Call it on every rank after the same step. Errors: INVALID_STATE (no outer
+ * optimizer; during a step; the context was freed), TIMEOUT and UNAVAILABLE (a device). Threads:
+ * one. Blocks: for devices. Collective: no. Callbacks: no. */
+DDP_API ddp_status ddp_averager_go_back(ddp_averager* averager, ddp_error** error);
+
+/* Saves the number of counted steps, x, u, and the mean of a fragment on its way, for which it
+ * waits. They are the same on every rank after the same step, so one file is enough for all. The
+ * rates, the fragments and the parameters themselves are not in it. x is in it by the names
+ * "outer:NAME".
  *
  * *data: `*size` bytes in the safetensors format, in the byte order of this machine. The caller
  * owns it and frees it with ddp_free. Errors: INVALID_STATE (during a step, the context was freed),
- * OUT_OF_MEMORY. Threads: one. Blocks: no. Collective: no. Callbacks: no. */
+ * OUT_OF_MEMORY, the group's error. Threads: one. Blocks: for a fragment on its way, until the
+ * other ranks have sent theirs, at most the group's timeout. Collective: no. Callbacks: no. */
 DDP_API ddp_status ddp_averager_state_save(ddp_averager* averager, void** data, size_t* size,
                                            ddp_error** error);
 
 /* Loads a saved state, on each rank of any world size. Set the outer optimizer first, with the same
- * kind. Together with the parameters of the same moment, training continues with the same bits. On
- * an error nothing has changed. Errors: INVALID_ARGUMENT (not such a file, cut short or damaged; of
- * another kind; of parameters with other names, shapes or types), INVALID_STATE (during a step, the
- * context was freed), OUT_OF_MEMORY. Threads: one. Blocks: no. Collective: no. Callbacks: no. */
+ * kind. Together with each rank's parameters of the same moment, training continues with the same
+ * bits. If they differ between ranks and were not saved, call ddp_averager_go_back: training
+ * continues from x. On an error nothing has changed. Errors: INVALID_ARGUMENT (not such a
+ * file, cut short or damaged; of another kind; of parameters with other names, shapes or types; a
+ * fragment is on its way that has other parameters here), INVALID_STATE (during a step, the context
+ * was freed), OUT_OF_MEMORY. Threads: one. Blocks: no. Collective: no. Callbacks: no. */
 DDP_API ddp_status ddp_averager_state_load(ddp_averager* averager, const void* data, size_t size,
                                            ddp_error** error);
 

@@ -54,6 +54,12 @@ public:
     void set_outer(const ddp_outer_options& options = outer_defaults()) {
         detail::call(ddp_averager_set_outer, get(), &options);
     }
+    /* The fragment of each parameter. */
+    void set_fragments(const std::vector<std::int32_t>& fragment_of) {
+        detail::call(ddp_averager_set_fragments, get(), fragment_of.data(), fragment_of.size());
+    }
+    /* The parameters become the outer parameters. */
+    void go_back() { detail::call(ddp_averager_go_back, get()); }
     std::vector<unsigned char> save_state() {
         void* data = nullptr;
         std::size_t size = 0;

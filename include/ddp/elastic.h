@@ -175,7 +175,8 @@ DDP_API ddp_status ddp_elastic_add_context(ddp_elastic* elastic, ddp_context* co
 /* The ranks train apart, with the hook post_local_sgd for example, and the averager's outer
  * optimizer brings them together (averager.h). In each step call ddp_averager_step, and
  * ddp_elastic_commit right after it. Ranks join and leave right after an outer step. When a rank is
- * lost, all return to the last outer step, and ddp_elastic_begin says its number. One rank gives
+ * lost, all return to the last outer step, and ddp_elastic_begin says its number. With fragments
+ * both take all parameters back to x, and a fragment on its way is dropped. One rank gives
  * the outer parameters, the outer momentum and what ddp_elastic_add_state names to all. Until the
  * first outer step there is nothing to return to: all go on with the values of one rank. A job has
  * at most one averager. Its context was added before, and it must outlive the last call on the job

@@ -48,6 +48,8 @@ typedef struct ddp_stats {
     uint64_t bucket_cap_bytes;
     int32_t tuning; /* 1: libddp is still looking for it (DDP_CONTEXT_AUTOTUNE) */
     int32_t reserved1;
+    /* bytes that this rank gave to collectives for averages of parameters (averager.h) */
+    uint64_t averaged_bytes;
 } ddp_stats;
 
 /* Fills *stats. Before ddp_commit every field is 0 except param_count and last_error. Errors:

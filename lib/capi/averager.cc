@@ -57,7 +57,7 @@ std::vector<Averager::Level> read_levels(const int64_t* periods, const int32_t* 
 }
 
 ddp_outer_options outer_defaults() {
-    return {sizeof(ddp_outer_options), DDP_OUTER_NESTEROV, 0, 0.7, 0.9, 0};
+    return {sizeof(ddp_outer_options), DDP_OUTER_NESTEROV, 0, 0.7, 0.9, 0, 1, 0, 0, 0};
 }
 
 void check_outer(const ddp_outer_options& o) {
@@ -78,6 +78,16 @@ void check_outer(const ddp_outer_options& o) {
         !(std::isfinite(o.inner_learning_rate) && o.inner_learning_rate > 0))
         refuse("inner_learning_rate", o.inner_learning_rate,
                "finite and more than 0 for DDP_OUTER_SLOWMO");
+    if (o.fragments < 1)
+        fail_call(DDP_ERROR_INVALID_ARGUMENT, "options->fragments is ", o.fragments,
+                  "; it must be at least 1");
+    if (o.sent_dtype != 0 && o.sent_dtype != DDP_BF16)
+        fail_call(DDP_ERROR_INVALID_ARGUMENT, "options->sent_dtype is ", o.sent_dtype,
+                  "; give DDP_BF16, or 0 for the values in their own type");
+    if (o.delay < 0)
+        fail_call(DDP_ERROR_INVALID_ARGUMENT, "options->delay is ", o.delay,
+                  "; it must not be negative");
+    if (!(o.alpha >= 0 && o.alpha < 1)) refuse("alpha", o.alpha, "at least 0 and less than 1");
 }
 
 }  // namespace
@@ -85,7 +95,7 @@ void check_outer(const ddp_outer_options& o) {
 ddp_status ddp_average_parameters(ddp_context* context, ddp_group* group, ddp_error** error) {
     return guard(error, "ddp_average_parameters", [&] {
         Context& c = committed_between_steps(context);
-        average_parameters(c, group ? *group->impl : *c.group(), -1);
+        average_parameters(c, group ? *group->impl : *c.group());
     });
 }
 
@@ -139,6 +149,23 @@ ddp_status ddp_averager_set_outer(ddp_averager* averager, const ddp_outer_option
         if (options) read_struct(options, &o, "options");
         check_outer(o);
         a.set_outer(o);
+    });
+}
+
+ddp_status ddp_averager_set_fragments(ddp_averager* averager, const int32_t* fragment_of,
+                                      size_t count, ddp_error** error) {
+    return guard(error, "ddp_averager_set_fragments", [&] {
+        Averager& a = require(averager, "averager")->impl;
+        require(fragment_of, "fragment_of");
+        a.set_fragments({fragment_of, fragment_of + count});
+    });
+}
+
+ddp_status ddp_averager_go_back(ddp_averager* averager, ddp_error** error) {
+    return guard(error, "ddp_averager_go_back", [&] {
+        Averager& a = require(averager, "averager")->impl;
+        a.require_outer();
+        if (a.has_outer_parameters()) a.go_back();
     });
 }
 

@@ -48,6 +48,7 @@ ddp_status ddp_stats_get(ddp_context* context, ddp_stats* stats, ddp_error** err
         ddp_stats s{};
         s.param_count = c.model().table.size();
         s.last_error = c.last_error();
+        s.averaged_bytes = c.model().averages->sent.load(std::memory_order_relaxed);
         if (const Reducer* reducer = c.reducer()) {
             const ReducerParts& parts = reducer->parts();
             s.steps = parts.totals.steps;

@@ -108,6 +108,10 @@ std::string hint(const Side& a, const Side& b, const ParamName& name_of) {
         return hint_for_graph(b, a);
     if (a.at.purpose != b.at.purpose)
         return "the ranks call functions of libddp in a different order";
+    if (a.at.hook != b.at.hook && a.at.purpose == Purpose::kAverage)
+        return "the ranks have different fragments, or only some of them have an outer optimizer; "
+               "every rank must call ddp_averager_set_outer with the same fragments, sent_dtype, "
+               "delay and alpha, and ddp_averager_set_fragments with the same numbers";
     if (a.at.plan != b.at.plan && a.at.purpose == Purpose::kAverage)
         return "the ranks have different outer optimizers, or only some of them loaded its state; "
                "every rank must call ddp_averager_set_outer with the same options, and load the "

@@ -4,9 +4,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "comm/tag.h"
 #include "core/device_streams.h"
 #include "core/param_table.h"
 #include "core/plan.h"
@@ -71,6 +73,7 @@ struct Model {
     ParamTable table;
     ContextStreams streams;  // of all devices in the table
     std::vector<TrackedNorm> norms{};
+    std::shared_ptr<Traffic> averages = std::make_shared<Traffic>();  // of parameters
 
     // All that must be the same on every rank, besides the table's lines.
     std::string text() const;

@@ -77,6 +77,14 @@ struct OuterStep {
 void outer_step(void* values, void* outer, void* momentum, std::size_t count, ddp_dtype dtype,
                 const OuterStep& step);
 
+// values[i] = from[i] - values[i]: between parameters and their outer gradients. f32 and f64;
+// otherwise UNSUPPORTED.
+void subtract_from(void* values, const void* from, std::size_t count, ddp_dtype dtype);
+
+// values[i] = weight * values[i] + (1 - weight) * other[i]. Computed in f64 and rounded once. f32
+// and f64; otherwise UNSUPPORTED.
+void mix(void* values, const void* other, std::size_t count, ddp_dtype dtype, double weight);
+
 // The instruction set that dispatch chose ("AVX2", ...), for logs and benchmarks.
 const char* instruction_set();
 

@@ -20,4 +20,10 @@ constexpr ddp_dtype compute_dtype(ddp_dtype gradients) {
     return gradients == DDP_F64 ? DDP_F64 : DDP_F32;
 }
 
+// The type of the two parts of a complex number; otherwise the type itself.
+constexpr ddp_dtype dtype_of_parts(ddp_dtype dtype) {
+    if (dtype == DDP_C64) return DDP_F32;
+    return dtype == DDP_C128 ? DDP_F64 : dtype;
+}
+
 }  // namespace libddp

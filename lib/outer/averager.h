@@ -9,16 +9,14 @@
 
 #include "comm/group.h"
 #include "core/context.h"
-#include "core/device_streams.h"
 #include "outer/outer_optimizer.h"
 #include "util/process.h"
 
 namespace libddp {
 
-// The mean over the ranks of `group` of all values of the context that have one, in place. step and
-// outer, a hash, are compared between ranks; -1 and 0: none. Collective.
-void average_parameters(const Context& context, Group& group, std::int64_t step,
-                        std::uint64_t outer = 0);
+// The mean over the ranks of `group` of all values of the context that have one, in place.
+// Collective.
+void average_parameters(const Context& context, Group& group);
 
 class Averager {
 public:
@@ -37,13 +35,15 @@ public:
     std::int32_t step();
 
     std::int64_t steps() const { return steps_; }
-    void set_steps(std::int64_t steps) { steps_ = steps; }
+    // Forgets a fragment on its way.
+    void set_steps(std::int64_t steps);
 
-    // With one period: how many steps were counted when all ranks last had the same values. During
-    // the warm-up that is after each step, and later after each average.
-    std::int64_t shared_steps() const;
+    // With one period: how many steps were counted when all ranks last had the same values, or outer
+    // parameters. During the warm-up that is after each step, and later after each average and each
+    // turn of a fragment.
+    std::int64_t shared_steps() const { return shared_steps_; }
     // Back to that moment, also in the middle of a step: the values are the outer parameters, if
-    // there are any yet.
+    // there are any yet. A fragment on its way is forgotten.
     void go_back();
     const Context& context() const { return context_; }
     // When it averages, and with which outer optimizer. Ranks that average together have the same.
@@ -55,6 +55,10 @@ public:
 
     // From the next average over all ranks on.
     void set_outer(const ddp_outer_options& options);
+    // The fragment of each parameter.
+    void set_fragments(const std::vector<std::int32_t>& fragment_of);
+    // Throws INVALID_STATE without an outer optimizer, or in the middle of a step.
+    void require_outer() const;
     std::vector<std::byte> state() const;
     void load_state(const std::byte* data, std::size_t size);
 
@@ -62,16 +66,27 @@ private:
     void require_context() const;
     void require_context_between_steps() const;
     void require_same_group() const;
+    void require_turns(const ddp_outer_options& options) const;
+    ddp_outer_kind outer_kind() const { return outer_ ? outer_->options().kind : DDP_OUTER_NONE; }
+    std::int64_t spacing() const;
+    std::int64_t counted() const;
     const Level* due() const;
-    std::int32_t average(const Level& level, std::uint64_t outer);
+    bool is_due(const std::optional<FragmentSum>& sum) const;
+    std::int64_t last_shared(std::int64_t steps) const;
+    OpTag tag() const;
+    std::int32_t average(const Level& level, const OpTag& tag,
+                         const std::vector<std::int32_t>& params);
+    std::int32_t take_turn();
+    void mix();
 
     std::weak_ptr<const void> life_;  // of the context
     Context& context_;
     std::vector<Level> levels_;
     const std::int64_t warmup_steps_;
     const std::weak_ptr<Group> made_for_;
-    std::int64_t steps_ = 0;
+    std::int64_t steps_ = 0, shared_steps_ = 0;
     std::optional<OuterOptimizer> outer_;
+    std::optional<FragmentSum> travelling_;
 };
 
 }  // namespace libddp

@@ -158,7 +158,9 @@ static void outer(ddp_context* context) {
     CALL(ddp_averager_create(context, periods, NULL, 1, 0, &averager, &error));
     options->momentum = 0.5;
     CALL(ddp_averager_set_outer(averager, options, &error));
+    CALL(ddp_averager_set_fragments(averager, (const int32_t[]){0}, 1, &error));
     CALL(ddp_averager_step(averager, NULL, &error));
+    CALL(ddp_averager_go_back(averager, &error));
     ddp_averager_free(averager);
 }
 static void use_ddp_outer_options(void) {

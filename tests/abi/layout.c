@@ -17,13 +17,17 @@
 
 _Static_assert(sizeof(void*) == 8 && sizeof(size_t) == 8, "this table is for LP64");
 
-SIZE(ddp_outer_options, 40);
+SIZE(ddp_outer_options, 64);
 FIELD(ddp_outer_options, struct_size, 0);
 FIELD(ddp_outer_options, kind, 8);
 FIELD(ddp_outer_options, reserved0, 12);
 FIELD(ddp_outer_options, learning_rate, 16);
 FIELD(ddp_outer_options, momentum, 24);
 FIELD(ddp_outer_options, inner_learning_rate, 32);
+FIELD(ddp_outer_options, fragments, 40);
+FIELD(ddp_outer_options, sent_dtype, 44);
+FIELD(ddp_outer_options, delay, 48);
+FIELD(ddp_outer_options, alpha, 56);
 
 SIZE(ddp_backend_failure, 512);
 FIELD(ddp_backend_failure, rank, 0);
@@ -183,7 +187,7 @@ FIELD(ddp_piece, count, 24);
 FIELD(ddp_piece, value, 32);
 FIELD(ddp_piece, gradient, 40);
 
-SIZE(ddp_stats, 184);
+SIZE(ddp_stats, 192);
 FIELD(ddp_stats, struct_size, 0);
 FIELD(ddp_stats, steps, 8);
 FIELD(ddp_stats, synced_steps, 16);
@@ -211,6 +215,7 @@ FIELD(ddp_stats, copied_bytes, 160);
 FIELD(ddp_stats, bucket_cap_bytes, 168);
 FIELD(ddp_stats, tuning, 176);
 FIELD(ddp_stats, reserved1, 180);
+FIELD(ddp_stats, averaged_bytes, 184);
 
 SIZE(ddp_store_options, 40);
 FIELD(ddp_store_options, struct_size, 0);

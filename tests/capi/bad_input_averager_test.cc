@@ -48,6 +48,26 @@ protected:
             return ddp_averager_set_outer(averager, &options, e);
         };
     }
+    auto streaming(std::int32_t fragments, std::int64_t delay = 0, double alpha = 0,
+                   ddp_dtype sent = 0) {
+        return [=, this](ddp_error** e) {
+            ddp_outer_options options;
+            ddp_outer_options_init(&options);
+            options.fragments = fragments;
+            options.delay = delay;
+            options.alpha = alpha;
+            options.sent_dtype = sent;
+            return ddp_averager_set_outer(averager, &options, e);
+        };
+    }
+    auto fragments(std::vector<std::int32_t> of) {
+        return [this, of](ddp_error** e) {
+            return ddp_averager_set_fragments(averager, of.data(), of.size(), e);
+        };
+    }
+    auto go_back() {
+        return [this](ddp_error** e) { return ddp_averager_go_back(averager, e); };
+    }
     auto save(void** to, std::size_t* bytes) {
         return [=, this](ddp_error** e) { return ddp_averager_state_save(averager, to, bytes, e); };
     }
@@ -89,6 +109,8 @@ TEST_F(BadAverager, NullHandles) {
         null_argument("ddp_averager_set_step", "averager",
                       [](ddp_error** e) { return ddp_averager_set_step(nullptr, 1, e); }),
         null_argument("ddp_averager_set_outer", "averager", outer(DDP_OUTER_SGD)),
+        null_argument("ddp_averager_set_fragments", "averager", fragments({0})),
+        null_argument("ddp_averager_go_back", "averager", go_back()),
         null_argument("ddp_averager_state_save", "averager", save(&data, &size)),
         null_argument("ddp_averager_state_load", "averager", load("", 0)),
     });
@@ -160,6 +182,51 @@ TEST_F(BadAverager, Arguments) {
     expect_accepted(step(&averaged));
     EXPECT_EQ(averaged, 1);
     expect_accepted(average());
+    expect_good_step();
+}
+
+TEST_F(BadAverager, Fragments) {
+    commit();  // two parameters
+    const std::int64_t period = 12;
+    ASSERT_EQ(ddp_averager_create(context, &period, nullptr, 1, 0, &averager, nullptr), DDP_OK);
+    const std::string call = "ddp_averager_set_outer", own = "ddp_averager_set_fragments";
+    constexpr double nan = std::numeric_limits<double>::quiet_NaN();
+    expect_refused({
+        {"no outer optimizer",
+         DDP_ERROR_INVALID_STATE,
+         {own, "no outer optimizer"},
+         fragments({0, 0})},
+        {"no outer optimizer",
+         DDP_ERROR_INVALID_STATE,
+         {"ddp_averager_go_back", "no outer optimizer"},
+         go_back()},
+        {"0", kInvalid, {call, "fragments is 0", "at least 1"}, streaming(0)},
+        {"-1", kInvalid, {call, "fragments is -1"}, streaming(-1)},
+        {"5", kInvalid, {call, "fragments is 5", "divide the period, 12"}, streaming(5)},
+        {"3", kInvalid, {call, "fragments is 3", "2 parameters to average"}, streaming(3)},
+        {"delay -1", kInvalid, {call, "delay is -1", "not be negative"}, streaming(1, -1)},
+        {"delay 6",
+         kInvalid,
+         {call, "delay is 6", "less than period / fragments, 6"},
+         streaming(2, 6)},
+        {"alpha -1", kInvalid, {call, "alpha is -1"}, streaming(1, 0, -1)},
+        {"alpha 1", kInvalid, {call, "alpha is 1", "less than 1"}, streaming(1, 0, 1)},
+        {"alpha NaN", kInvalid, {call, "alpha is nan"}, streaming(1, 0, nan)},
+        {"sent f16", kInvalid, {call, "sent_dtype is 1", "DDP_BF16"}, streaming(1, 0, 0, DDP_F16)},
+    });
+    expect_accepted(streaming(2, 5, 0.5, DDP_BF16));
+    expect_accepted(go_back());
+    expect_refused({
+        null_argument(
+            own.c_str(), "fragment_of",
+            [&](ddp_error** e) { return ddp_averager_set_fragments(averager, nullptr, 2, e); }),
+        {"none", kInvalid, {own, "count is 0", "2 parameters"}, fragments({})},
+        {"many", kInvalid, {own, "count is 3"}, fragments({0, 1, 0})},
+        {"2", kInvalid, {own, "fragment_of[1], of '", "is 2", "2 fragments"}, fragments({0, 2})},
+        {"-1", kInvalid, {own, "fragment_of[0]", "is -1"}, fragments({-1, 0})},
+        {"unused", kInvalid, {own, "fragment 0 has no parameter"}, fragments({1, 1})},
+    });
+    expect_accepted(fragments({1, 0}));
     expect_good_step();
 }
 

@@ -382,6 +382,44 @@ TEST_P(DeviceStepTest, AnOuterOptimizerStepsOnTheHost) {
     });
 }
 
+TEST_P(DeviceStepTest, AFragmentTravelsWhileItsParametersChange) {
+    run([&](int rank, ddp_group* group) {
+        for (const ddp_dtype sent : {ddp_dtype{0}, ddp_dtype{DDP_BF16}}) {
+            DeviceModel model(group, {5, 300}, view(), devices(rank), with(0), 1, param_flags());
+            model.context.commit();
+            ddp::Averager averager(model.context, 4);
+            auto options = ddp::Averager::outer_defaults();
+            options.kind = DDP_OUTER_SGD;
+            options.learning_rate = 0.5;
+            options.momentum = 0;
+            options.fragments = 2;
+            options.delay = 1;
+            options.alpha = 0.25;
+            options.sent_dtype = sent;
+            averager.set_outer(options);
+            const auto step = [&](int now) {
+                for (int p : {1, 0})
+                    model.set_value(p, now == 3 ? 7 : gradient(rank, p, now == 2 ? 1 : 0));
+                return averager.step();
+            };
+            EXPECT_EQ(step(0), world());
+            EXPECT_EQ(step(1), 0);
+            EXPECT_EQ(step(2), 0);  // the first parameter leaves
+            const auto state = averager.save_state();
+            averager.load_state(state);
+            EXPECT_EQ(averager.save_state(), state);
+            EXPECT_EQ(step(3), world());
+            const double x = (mean(world(), 0, 0) + mean(world(), 0, 1)) / 2;
+            EXPECT_NEAR(model.value(0)[1], 0.25 * 7 + 0.75 * x + 1, sent ? 1 : 1e-4);
+            EXPECT_EQ(model.value(1)[1], 8);
+            averager.go_back();
+            EXPECT_NEAR(model.value(0)[1], x + 1, sent ? 1 : 1e-4);
+            EXPECT_NEAR(model.value(1)[1], mean(world(), 1, 0) + 1, 1e-4);
+            model.close();
+        }
+    });
+}
+
 // Operations of its host side ask, operations of the device do not.
 TEST_F(DeviceTest, AThreadThatACheckCanEndEnqueuesNothingItself) {
     const auto go_on = [](void*) { return std::int32_t{0}; };

@@ -334,7 +334,20 @@ void Program::outer_optimizer(ddp_averager* averager) {
     options.learning_rate = odd() ? bytes_.number<double>() : 0.5;
     options.momentum = odd() ? bytes_.number<double>() : 0.5;
     options.inner_learning_rate = odd() ? bytes_.number<double>() : 0.5;
+    options.fragments =
+        odd() ? bytes_.number<std::int32_t>() : 1 + static_cast<std::int32_t>(bytes_.below(2));
+    options.delay =
+        odd() ? bytes_.number<std::int16_t>() : static_cast<std::int64_t>(bytes_.below(3));
+    options.alpha = odd() ? bytes_.number<double>() : 0.5;
+    options.sent_dtype = odd() ? bytes_.number<ddp_dtype>() : bytes_.flag() ? DDP_BF16 : 0;
     call(ddp_averager_set_outer, averager, odd() ? nullptr : &options);
+    std::int32_t fragment_of[4];
+    for (std::int32_t& fragment : fragment_of)
+        fragment =
+            odd() ? bytes_.number<std::int32_t>() : static_cast<std::int32_t>(bytes_.below(2));
+    if (bytes_.flag())
+        call(ddp_averager_set_fragments, averager, odd() ? nullptr : fragment_of, bytes_.below(5));
+    if (bytes_.flag()) call(ddp_averager_go_back, averager);
     void* data = nullptr;
     std::size_t size = 0;
     if (call(ddp_averager_state_save, averager, odd() ? nullptr : &data, &size) != DDP_OK) return;

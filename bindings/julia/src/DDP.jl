@@ -41,7 +41,7 @@ export mark_unused!, param_used, set_frozen!, skip!, skipped, set_weight!, join!
 export set_owner!, publish!, wait_value, ShardArray, save_shards, load_shards!
 export Optimizer, set_option!, in_step!, optimizer_state, track_grad_norm!, grad_norm, clip_grad_norm!, clip_factor, vote!, votes
 export bucket_count, param_bucket, request_rebuild!, adopt_plan!, bucket_sizes, ready_order
-export average_parameters!, set_outer!, averager_state, load_averager_state!, set_group!
+export average_parameters!, set_outer!, set_fragments!, go_back!, averager_state, load_averager_state!, set_group!
 export set_hook!, use_hook!, compress_hook!, hook_then!, hook_name, hook_state, load_hook_state!
 export set_buffer_hook!, set_reduced_callback!, set_buffer!, step!
 export DataParallel, mean_gradients, DistributedOptimizer, synchronize!!, DistributedDataContainer

@@ -45,19 +45,32 @@ const OUTER_KINDS = (none=LibDDP.DDP_OUTER_NONE, sgd=LibDDP.DDP_OUTER_SGD, neste
                      slowmo=LibDDP.DDP_OUTER_SLOWMO)
 
 """
-    set_outer!(averager, kind=:nesterov; learning_rate=0.7, momentum=0.9, inner_learning_rate=0)
+    set_outer!(averager, kind=:nesterov; learning_rate=0.7, momentum=0.9, inner_learning_rate=0, fragments=1, delay=0, alpha=0,
+               sent_dtype=0)
 
 An outer optimizer, which steps after each average over all ranks: `:nesterov` (DiLoCo), `:slowmo`, `:sgd` or `:none`. With the
-same kind again it changes the rates.
+same kind again it changes the rates. `fragments`, `delay`, `alpha`: Streaming DiLoCo. Fragments of the model take turns; each is
+mixed in `delay` steps after it left, with alpha as the weight of this rank's own values. `sent_dtype=DDP.BF16`: outer gradients
+travel in that type.
 """
 function set_outer!(averager::Averager, kind::Symbol=:nesterov; learning_rate::Real=0.7, momentum::Real=0.9,
-                    inner_learning_rate::Real=0)
+                    inner_learning_rate::Real=0, fragments::Integer=1, delay::Integer=0, alpha::Real=0, sent_dtype::Integer=0)
     haskey(OUTER_KINDS, kind) || throw(ArgumentError("kind: $kind is none of $(join(keys(OUTER_KINDS), ", "))"))
     settings = options(LibDDP.ddp_outer_options_init_sized, LibDDP.ddp_outer_options,
                        (kind=OUTER_KINDS[kind], learning_rate=Float64(learning_rate), momentum=Float64(momentum),
-                        inner_learning_rate=Float64(inner_learning_rate)))
+                        inner_learning_rate=Float64(inner_learning_rate), fragments=Int32(fragments), delay=Int64(delay),
+                        alpha=Float64(alpha), sent_dtype=Int32(sent_dtype)))
     return in_context(() -> call(LibDDP.ddp_averager_set_outer, averager.handle, Ref(settings)), averager)
 end
+
+"The fragment of each parameter, counted from 0, in the order of registration; without it runs of parameters are fragments."
+function set_fragments!(averager::Averager, fragment_of)
+    list = Int32[fragment_of...]
+    return in_context(() -> call(LibDDP.ddp_averager_set_fragments, averager.handle, list, Csize_t(length(list))), averager)
+end
+
+"Takes the model back to its last outer step: every rank has the outer parameters."
+go_back!(averager::Averager) = in_context(() -> call(LibDDP.ddp_averager_go_back, averager.handle), averager)
 
 "The number of counted steps and the state of the outer optimizer, in the safetensors format; the same on every rank."
 function averager_state(averager::Averager)

@@ -4,6 +4,7 @@ from __future__ import annotations
 from typing import Any, Callable, Optional, Sequence, Union
 
 from . import _ddp
+from ._arrays import DtypeLike, dtype_of
 from .context import Context
 
 
@@ -42,9 +43,13 @@ class Averager:
         _ddp.ddp_averager_set_step(self._handle, value)
 
     def set_outer(self, kind: str = "nesterov", learning_rate: float = 0.7, momentum: float = 0.9,
-                  inner_learning_rate: float = 0.0) -> None:
+                  inner_learning_rate: float = 0.0, *, fragments: int = 1, delay: int = 0, alpha: float = 0.0,
+                  sent_dtype: Optional[DtypeLike] = None) -> None:
         """An outer optimizer, which steps after each average over all ranks: "nesterov" (DiLoCo), "slowmo", "sgd", or
-        "none". Call it again with the same kind to change the rates."""
+        "none". Call it again with the same kind to change the rates.
+
+        fragments, delay, alpha: Streaming DiLoCo. Fragments of the model take turns; each is mixed in `delay` steps
+        after it left, with alpha as the weight of this rank's own values. sent_dtype "bf16": outer gradients travel as bf16."""
         if kind not in _KINDS:
             raise ValueError(f"kind: {kind!r} is none of {', '.join(_KINDS)}")
         options = _ddp.ddp_outer_options()
@@ -52,11 +57,23 @@ class Averager:
         options.learning_rate = learning_rate
         options.momentum = momentum
         options.inner_learning_rate = inner_learning_rate
+        options.fragments = fragments
+        options.delay = delay
+        options.alpha = alpha
+        options.sent_dtype = 0 if sent_dtype is None else dtype_of(sent_dtype)
         self._call(_ddp.ddp_averager_set_outer, options)
+
+    def set_fragments(self, fragment_of: Sequence[int]) -> None:
+        """The fragment of each parameter, in the order of registration; without it runs of parameters are fragments."""
+        self._call(_ddp.ddp_averager_set_fragments, list(fragment_of))
+
+    def go_back(self) -> None:
+        """Takes the model back to its last outer step: every rank has the outer parameters."""
+        self._call(_ddp.ddp_averager_go_back)
 
     def state(self) -> bytes:
         """The number of counted steps and the state of the outer optimizer, in the safetensors format; the same on every
-        rank."""
+        rank. Waits for a fragment on its way."""
         saved: bytes = self._call(_ddp.ddp_averager_state_save)
         return saved
 

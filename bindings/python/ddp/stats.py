@@ -33,6 +33,7 @@ class Stats:
     copied_bytes: int
     bucket_cap_bytes: int
     tuning: int
+    averaged_bytes: int
 
     @classmethod
     def of(cls, values: Any) -> "Stats":

@@ -28,6 +28,21 @@ void step_numbers(Number* __restrict values, Number* __restrict outer, Number* _
 }
 
 template <class Number>
+void subtract_numbers(void* values, const void* from, std::size_t count) {
+    auto* const v = static_cast<Number*>(values);
+    const auto* const f = static_cast<const Number*>(from);
+    for (std::size_t i = 0; i < count; ++i) v[i] = f[i] - v[i];
+}
+
+template <class Number>
+void mix_numbers(void* values, const void* other, std::size_t count, double weight) {
+    auto* const v = static_cast<Number*>(values);
+    const auto* const o = static_cast<const Number*>(other);
+    for (std::size_t i = 0; i < count; ++i)
+        v[i] = static_cast<Number>(weight * v[i] + (1 - weight) * o[i]);
+}
+
+template <class Number>
 void step_as(void* values, void* outer, void* momentum, std::size_t count, const OuterStep& step) {
     step_numbers(static_cast<Number*>(values), static_cast<Number*>(outer),
                  static_cast<Number*>(momentum), count, step);
@@ -40,6 +55,18 @@ void outer_step(void* values, void* outer, void* momentum, std::size_t count, dd
     if (dtype == DDP_F32) return step_as<float>(values, outer, momentum, count, step);
     if (dtype == DDP_F64) return step_as<double>(values, outer, momentum, count, step);
     fail(DDP_ERROR_UNSUPPORTED, "no outer step of ", dtype_name(dtype));
+}
+
+void subtract_from(void* values, const void* from, std::size_t count, ddp_dtype dtype) {
+    if (dtype == DDP_F32) return subtract_numbers<float>(values, from, count);
+    if (dtype == DDP_F64) return subtract_numbers<double>(values, from, count);
+    fail(DDP_ERROR_UNSUPPORTED, "no outer gradient of ", dtype_name(dtype));
+}
+
+void mix(void* values, const void* other, std::size_t count, ddp_dtype dtype, double weight) {
+    if (dtype == DDP_F32) return mix_numbers<float>(values, other, count, weight);
+    if (dtype == DDP_F64) return mix_numbers<double>(values, other, count, weight);
+    fail(DDP_ERROR_UNSUPPORTED, "no mixture of ", dtype_name(dtype));
 }
 
 }  // namespace libddp::cpu

@@ -346,6 +346,18 @@ end
             weight .= 2
             @test step!(averager) == world && all(==(2.5f0), weight)
         end
+        # A fragment leaves, travels for a step as an outer gradient, and is mixed with what is there then.
+        set_outer!(averager, :sgd; learning_rate=1, momentum=0, delay=1, alpha=0.5, sent_dtype=DDP.BF16)
+        set_fragments!(averager, [0])
+        averager.steps = 12
+        weight .= 4
+        @test step!(averager) == world && step!(averager) == 0
+        weight .= 2
+        @test step!(averager) == 0
+        weight .= 1
+        @test step!(averager) == world && all(==(1.5f0), weight)
+        go_back!(averager)
+        @test all(==(2f0), weight) && averager.steps == 16
         set_outer!(averager, :slowmo; learning_rate=1, momentum=0, inner_learning_rate=0.1)
         @test_throws ArgumentError set_outer!(averager, :adam)
         @test all(==(rank), running)

@@ -481,6 +481,52 @@ class Ranks(unittest.TestCase):
                     averager.set_outer(momentum=1)
                 averager.set_outer("none")
 
+    def test_streaming(self):
+        """Two fragments that take turns and travel for a step, in NumPy."""
+        size = 3
+        first, second = np.zeros(size, "f8"), np.zeros(size, "f8")
+        with ddp.Context(self.group) as ctx:
+            for name, value in (("first", first), ("second", second)):
+                ctx.register(name, value, np.zeros(size, "f8"))
+            ctx.commit()
+            averager = ddp.Averager(ctx, 4)
+            averager.set_outer("nesterov", 0.7, 0.9, fragments=2, delay=1, alpha=0.25)
+            averager.set_fragments([1, 0])
+            fragments = (second, first)
+            own = np.zeros((2, size))
+            x, u, means = np.zeros((2, size)), np.zeros((2, size)), np.zeros((2, size))
+            sent = -1
+            for step in range(14):
+                moves = np.sin(np.arange(2.0 * size) + step).reshape(2, size)
+                for fragment, values in enumerate(fragments):
+                    values += moves[fragment] * (self.rank + 1)
+                    own[fragment] += moves[fragment] * (self.rank + 1)
+                    means[fragment] += moves[fragment] * (self.world + 1) / 2
+                mixed = averager.step()
+                if step == 0:
+                    x, own, means = means.copy(), means.copy(), means.copy()
+                    self.assertEqual(mixed, self.world)
+                elif step % 2 == 0:
+                    sent, mean = (step // 2 - 1) % 2, means[(step // 2 - 1) % 2].copy()
+                    self.assertEqual(mixed, 0)
+                elif step > 1:
+                    d = x[sent] - mean
+                    u[sent] = 0.9 * u[sent] + d
+                    x[sent] -= 0.7 * (d + 0.9 * u[sent])
+                    for each in (own, means):
+                        each[sent] = 0.25 * each[sent] + 0.75 * x[sent]
+                    self.assertEqual(mixed, self.world)
+                for fragment, values in enumerate(fragments):
+                    np.testing.assert_allclose(values, own[fragment], rtol=1e-12, atol=1e-12)
+            self.assertEqual(ctx.stats().averaged_bytes, 0 if self.world == 1 else 8 * size * (2 + 6))
+            averager.go_back()
+            for fragment, values in enumerate(fragments):
+                np.testing.assert_allclose(values, x[fragment], rtol=1e-12, atol=1e-12)
+            with support.raises(self, ValueError, "must divide the period, 4"):
+                averager.set_outer(fragments=3)
+            with support.raises(self, ValueError, "fragment 1 has no parameter"):
+                averager.set_fragments([0, 0])
+
     def test_other_group_goes_on(self):
         """A hook that raises breaks the context: here with its own exception, on the other ranks with an error."""
         doomed = self.group.split(0)

@@ -1,5 +1,6 @@
-// Ranks that train apart between outer steps, while some die and others come: the outer parameters
-// are those of a replay, in one process, of the rounds that were applied.
+// Ranks that train apart between outer steps, of the whole model or of fragments that travel, while
+// some die and others come: the outer parameters are those of a replay, in one process, of the turns
+// that were applied.
 #include "outer/averager.h"
 
 #include <gtest/gtest.h>
@@ -18,78 +19,126 @@ namespace libddp::averager_test {
 namespace {
 
 constexpr std::size_t kCount = 200;
-constexpr std::int64_t kPeriod = 5, kSteps = 100;
+// Three parameters are three fragments, or two: the first, and the others.
+constexpr std::size_t kSizes[] = {90, 60, 50};
+constexpr std::int64_t kPeriod = 6, kSteps = 100;
 constexpr std::int32_t kRanks = 4;
 
-ddp_outer_options outer() {
-    return {sizeof(ddp_outer_options), DDP_OUTER_NESTEROV, 0, 0.5, 0.75, 0};
+struct Setting {
+    const char* backend;
+    std::int32_t fragments;
+    std::int64_t delay;
+    double alpha;
+};
+
+ddp_outer_options outer(const Setting& s) {
+    return {sizeof(ddp_outer_options),
+            DDP_OUTER_NESTEROV,
+            0,
+            0.5,
+            0.75,
+            0,
+            s.fragments,
+            0,
+            s.delay,
+            s.alpha};
 }
 
 float gradient_of(std::int64_t step, std::int32_t rank, std::size_t i) {
     return static_cast<float>((step * 31 + rank * 17 + static_cast<std::int64_t>(i)) % 23 - 11);
 }
 
-void train_one_step(std::vector<float>& values, std::int64_t step, std::int32_t rank) {
+template <class Number>
+void train_one_step(std::vector<Number>& values, std::int64_t step, std::int32_t rank) {
     for (std::size_t i = 0; i < kCount; ++i) values[i] -= 0.01F * gradient_of(step, rank, i);
 }
 
-// After which number of steps which number of ranks averaged. A round that was lost is overwritten
-// by the one that took its place.
-class Rounds {
+// After which number of steps which ranks did an outer step. One that was lost is overwritten by the
+// one that took its place. A new roster begins at the outer parameters.
+class Turns {
 public:
-    void applied(std::int64_t steps, std::int32_t world) {
+    explicit Turns(const Setting& setting) : setting_(setting) {}
+    void applied(std::int64_t steps, std::int32_t world, std::int64_t roster) {
         const std::lock_guard lock(mutex_);
-        worlds_[steps] = world;
+        turns_[steps] = {world, roster};
     }
     std::vector<double> replay() const {
-        std::vector<double> x(kCount), u(kCount);
-        std::int64_t from = 0;
-        for (const auto& [to, world] : worlds_) {
-            std::vector<double> mean(kCount);
-            for (std::int32_t rank = 0; rank < world; ++rank) {
-                std::vector<float> values(x.begin(), x.end());
-                for (std::int64_t step = from; step < to; ++step)
-                    train_one_step(values, step, rank);
-                for (std::size_t i = 0; i < kCount; ++i)
-                    mean[i] += static_cast<double>(values[i]) / world;
+        std::vector<double> x(kCount), u(kCount), mean(kCount);
+        std::vector<std::vector<double>> models;
+        std::int64_t from = 0, roster = -1;
+        for (const auto& [to, turn] : turns_) {
+            if (turn.roster != roster) models.assign(static_cast<std::size_t>(turn.world), x);
+            roster = turn.roster;
+            const std::int64_t sent = from == 0 ? 0 : to - 1 - setting_.delay;
+            for (std::int64_t step = from; step < to; ++step) {
+                for (std::size_t r = 0; r < models.size(); ++r)
+                    train_one_step(models[r], step, static_cast<std::int32_t>(r));
+                if (step == sent) mean = mean_of(models);
             }
             for (std::size_t i = 0; i < kCount; ++i) {
+                if (from > 0 && fragment_of(i) != fragment_at(sent)) continue;
                 const double d = x[i] - mean[i];
                 u[i] = from == 0 ? 0 : 0.75 * u[i] + d;
                 x[i] = from == 0 ? mean[i] : x[i] - 0.5 * (d + 0.75 * u[i]);
+                const double alpha = from == 0 ? 0 : setting_.alpha;
+                for (auto& model : models) model[i] = alpha * model[i] + (1 - alpha) * x[i];
             }
             from = to;
         }
         return x;
     }
+    std::size_t count() const { return turns_.size(); }
 
 private:
+    struct Turn {
+        std::int32_t world;
+        std::int64_t roster;
+    };
+    static std::vector<double> mean_of(const std::vector<std::vector<double>>& models) {
+        std::vector<double> mean(kCount);
+        for (const auto& model : models)
+            for (std::size_t i = 0; i < kCount; ++i)
+                mean[i] += model[i] / static_cast<double>(models.size());
+        return mean;
+    }
+    std::int64_t fragment_of(std::size_t i) const {
+        const std::int64_t param = i < kSizes[0] ? 0 : i < kSizes[0] + kSizes[1] ? 1 : 2;
+        return std::min<std::int64_t>(param, setting_.fragments - 1);
+    }
+    std::int64_t fragment_at(std::int64_t step) const {
+        return (step / (kPeriod / setting_.fragments) - 1) % setting_.fragments;
+    }
+
+    const Setting setting_;
     mutable std::mutex mutex_;
-    std::map<std::int64_t, std::int32_t> worlds_;
+    std::map<std::int64_t, Turn> turns_;
 };
 
 class Trainer {
 public:
-    Trainer(std::shared_ptr<Store> store, const char* backend, MembershipOptions membership,
-            std::int64_t period = kPeriod) {
+    Trainer(std::shared_ptr<Store> store, const Setting& setting, MembershipOptions membership) {
         GroupConfig config;
-        config.backend = backend;
+        config.backend = setting.backend;
         config.timeout_ms = 3000;
         config.name = "job";
         membership.timeout_ms = testing::kLongMs;
         job = std::make_unique<ElasticJob>(std::move(store), config, membership);
         context = std::make_unique<Context>(job->group(), ContextOptions());
-        Param param;
-        param.name = "w";
-        param.shape = {kCount};
-        param.data = values.data();
-        param.grad = gradient.data();
-        context->register_params({param});
+        std::size_t begin = 0;
+        for (const std::size_t size : kSizes) {
+            Param param;
+            param.name = "w" + std::to_string(begin);
+            param.shape = {static_cast<std::int64_t>(size)};
+            param.data = values.data() + begin;
+            param.grad = gradient.data() + begin;
+            context->register_params({param});
+            begin += size;
+        }
         context->set_hook(std::make_shared<NoopHook>());
         context->commit();
         averager = std::make_unique<Averager>(
-            *context, std::vector<Averager::Level>{{period, 1, nullptr}}, 0);
-        averager->set_outer(outer());
+            *context, std::vector<Averager::Level>{{kPeriod, 1, nullptr}}, 0);
+        averager->set_outer(outer(setting));
     }
     void add() {
         job->add_context(*context);
@@ -99,7 +148,7 @@ public:
     // Until all ranks are there again right after an outer step, which all see alike. happens: in
     // each step; may throw.
     template <class Event>
-    void train(Rounds& rounds, Event happens) {
+    void train(Turns& turns, Event happens) {
         const auto start = std::chrono::steady_clock::now();
         for (;;) {
             job->begin();
@@ -111,11 +160,13 @@ public:
             try {
                 context->step_begin();
                 happens();
-                context->step_call([](Reducer& reducer) { reducer.arrivals().grad_ready(0); });
+                for (std::int32_t i = 0; i < 3; ++i)
+                    context->step_call([i](Reducer& reducer) { reducer.arrivals().grad_ready(i); });
                 context->step_call([](Reducer& reducer) { reducer.results().finalize(); });
                 const bool averaged = averager->step() > 0;
                 job->commit();
-                if (averaged) rounds.applied(job->steps(), job->group()->world());
+                if (averaged)
+                    turns.applied(job->steps(), job->group()->world(), job->roster().number);
             } catch (const Error& error) {
                 if (!job->group()->broken()) throw;
             }
@@ -129,16 +180,23 @@ public:
 
 struct Death {};
 
-class ElasticAverager : public ::testing::TestWithParam<const char*> {};
-INSTANTIATE_TEST_SUITE_P(Backends, ElasticAverager, ::testing::Values("tcp", "shm"),
-                         [](const auto& backend) { return std::string(backend.param); });
+class ElasticAverager : public ::testing::TestWithParam<Setting> {};
+INSTANTIATE_TEST_SUITE_P(Settings, ElasticAverager,
+                         ::testing::Values(Setting{"tcp", 1, 0, 0}, Setting{"shm", 1, 0, 0},
+                                           Setting{"tcp", 3, 1, 0.5}, Setting{"shm", 2, 2, 0.25},
+                                           Setting{"tcp", 1, 4, 0}),
+                         [](const auto& setting) {
+                             return std::string(setting.param.backend) +
+                                    std::to_string(setting.param.fragments) + "delay" +
+                                    std::to_string(setting.param.delay);
+                         });
 
-// Between two outer steps, so that the others lose what they did since then, and once right at the
-// end of a round.
+// Between two outer steps, so that the others lose what they did since then. With fragments once
+// while one is on its way.
 TEST_P(ElasticAverager, ALossGoesBackToTheLastOuterStepAndANewRankBeginsThere) {
     const auto service = testing::make_service("tcp");
     const MembershipOptions membership{2, kRanks, 500};
-    Rounds rounds;
+    Turns turns(GetParam());
     std::mutex mutex;
     std::vector<std::vector<float>> ends;
     std::vector<std::future<void>> all;
@@ -149,13 +207,14 @@ TEST_P(ElasticAverager, ALossGoesBackToTheLastOuterStepAndANewRankBeginsThere) {
                 Trainer trainer(service->connect(), GetParam(), membership);
                 trainer.add();
                 try {
-                    trainer.train(rounds, [&] {
+                    trainer.train(turns, [&] {
                         std::this_thread::sleep_for(std::chrono::milliseconds(2));
                         if (first && trainer.job->steps() == dies_at) throw Death();
                     });
                 } catch (const Death&) {
                     continue;
                 }
+                trainer.averager->go_back();
                 const std::lock_guard lock(mutex);
                 ends.push_back(trainer.values);
                 break;
@@ -163,7 +222,8 @@ TEST_P(ElasticAverager, ALossGoesBackToTheLastOuterStepAndANewRankBeginsThere) {
         }));
     for (auto& one : all) EXPECT_NO_THROW(one.get());
     ASSERT_EQ(ends.size(), std::size_t{kRanks});
-    const auto expected = rounds.replay();
+    EXPECT_GE(turns.count(), static_cast<std::size_t>(kSteps / kPeriod * GetParam().fragments));
+    const auto expected = turns.replay();
     for (const auto& values : ends) {
         EXPECT_EQ(values, ends[0]) << "every rank has the same bits";
         for (std::size_t i = 0; i < kCount; ++i)
@@ -173,7 +233,7 @@ TEST_P(ElasticAverager, ALossGoesBackToTheLastOuterStepAndANewRankBeginsThere) {
 
 TEST(ElasticAveragers, WhatDoesNotFitIsRefused) {
     const auto service = testing::make_service("tcp");
-    Trainer trainer(service->connect(), "tcp", {1, 1, 500});
+    Trainer trainer(service->connect(), {"tcp", 1, 0, 0}, {1, 1, 500});
     testing::expect_error(DDP_ERROR_INVALID_STATE, {"context is not in the job"},
                           [&] { trainer.job->add_averager(*trainer.averager); });
     trainer.job->add_context(*trainer.context);

@@ -91,13 +91,50 @@ public final class Averager implements AutoCloseable {
      */
     public void setOuter(
             Outer kind, double learningRate, double momentum, double innerLearningRate) {
+        setOuter(kind, learningRate, momentum, innerLearningRate, 1, 0, 0, null);
+    }
+
+    /**
+     * Sets an outer optimizer whose fragments take turns, as in Streaming DiLoCo. Every rank must
+     * set the same.
+     *
+     * @param kind of the outer optimizer
+     * @param learningRate not negative; 0.7 in DiLoCo
+     * @param momentum at least 0 and less than 1; 0.9 in DiLoCo
+     * @param innerLearningRate for SLOWMO, as above
+     * @param fragments a divisor of the period
+     * @param delay after how many steps a fragment that left is mixed in; less than period /
+     *     fragments
+     * @param alpha the weight of this rank's own values in that; at least 0 and less than 1
+     * @param sentDtype BF16: outer gradients travel in this type; null: values in their own
+     */
+    public void setOuter(Outer kind, double learningRate, double momentum, double innerLearningRate,
+            int fragments, long delay, double alpha, Dtype sentDtype) {
         try (ddp_outer_options options = new ddp_outer_options()) {
             options.setKind(kind.code);
             options.setLearning_rate(learningRate);
             options.setMomentum(momentum);
             options.setInner_learning_rate(innerLearningRate);
+            options.setFragments(fragments);
+            options.setDelay(delay);
+            options.setAlpha(alpha);
+            options.setSent_dtype(sentDtype == null ? 0 : sentDtype.code);
             inContext(() -> ddp.ddp_averager_set_outer(handle, options));
         }
+    }
+
+    /**
+     * Says which parameters form which fragment; otherwise runs of them do.
+     *
+     * @param fragmentOf the fragment of each parameter, in the order of registration
+     */
+    public void setFragments(int... fragmentOf) {
+        inContext(() -> ddp.ddp_averager_set_fragments(handle, fragmentOf));
+    }
+
+    /** Takes the model back to its last outer step: every rank has the outer parameters. */
+    public void goBack() {
+        inContext(() -> ddp.ddp_averager_go_back(handle));
     }
 
     /** {@return the number of counted steps and the state of the outer optimizer, in the safetensors

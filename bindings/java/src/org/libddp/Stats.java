@@ -33,12 +33,14 @@ package org.libddp;
  *     memory and buckets, and by a shared-memory backend; 0 for views on one host
  * @param bucketCapBytes the cap that a rebuild uses, unless a plan was adopted
  * @param tuning whether libddp is still looking for it (autotune)
+ * @param averagedBytes bytes that this rank gave to collectives for averages of parameters
  */
 public record Stats(long steps, long syncedSteps, long rebuilds, int paramCount, int bucketCount,
         int unusedParams, int unsentBuckets, long paramBytes, long unusedBytes, long sentBytes,
         long backwardNs, long commNs, long overlapNs, long waitNs, long totalBackwardNs,
         long totalCommNs, long totalOverlapNs, long totalWaitNs, int lastError, long hookBytesIn,
-        long hookBytesOut, long copiedBytes, long bucketCapBytes, boolean tuning) {
+        long hookBytesOut, long copiedBytes, long bucketCapBytes, boolean tuning,
+        long averagedBytes) {
     static Stats of(Handle<Kind.ddp_context> context) {
         try (ddp_stats s = new ddp_stats()) {
             ddp.ddp_stats_get(context, s);
@@ -48,7 +50,8 @@ public record Stats(long steps, long syncedSteps, long rebuilds, int paramCount,
                     s.getComm_ns(), s.getOverlap_ns(), s.getWait_ns(), s.getTotal_backward_ns(),
                     s.getTotal_comm_ns(), s.getTotal_overlap_ns(), s.getTotal_wait_ns(),
                     s.getLast_error(), s.getHook_bytes_in(), s.getHook_bytes_out(),
-                    s.getCopied_bytes(), s.getBucket_cap_bytes(), s.getTuning() != 0);
+                    s.getCopied_bytes(), s.getBucket_cap_bytes(), s.getTuning() != 0,
+                    s.getAveraged_bytes());
         }
     }
 }

@@ -90,6 +90,25 @@ class HooksTest {
         }
     }
 
+    // A fragment leaves, travels for a step as an outer gradient, and is mixed with what is there then.
+    private void streaming(Averager averager, FloatBuffer weight) {
+        averager.setOuter(Averager.Outer.SGD, 1, 0, 0, 1, 1, 0.5, Dtype.BF16);
+        averager.setFragments(0);
+        averager.steps(12);
+        weight.put(0, 4);
+        assertEquals(world, averager.step()); // the outer parameter
+        assertEquals(0, averager.step());
+        weight.put(0, 2);
+        assertEquals(0, averager.step()); // leaves
+        weight.put(0, 1);
+        assertEquals(world, averager.step());
+        assertEquals(1.5f, weight.get(0));
+        averager.goBack();
+        assertEquals(2f, weight.get(0));
+        assertEquals(16, averager.steps());
+        averager.steps(11);
+    }
+
     // DiLoCo's, until the weight is the average of all ranks again.
     private void outerOptimizer(Averager averager, FloatBuffer weight) {
         averager.setOuter(Averager.Outer.NESTEROV, 0.5, 0.5, 0);
@@ -104,6 +123,7 @@ class HooksTest {
             assertEquals(world, averager.step());
             assertEquals(2.5f, weight.get(0));
         }
+        streaming(averager, weight);
         averager.setOuter(Averager.Outer.NONE, 0, 0, 0);
         averager.step();
         weight.put(0, rank);

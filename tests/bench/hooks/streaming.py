@@ -1,0 +1,149 @@
+#!/usr/bin/env python3
+"""Trains a transformer on the characters of docs/*.md with 4 ranks: with gradients averaged in each step, with DiLoCo, and with fragments that
+take turns. Writes the table of docs/hooks.md.
+
+usage: streaming.py [--ddprun PATH] [--python PATH] [--steps 600] [--seeds 2] [--page docs/hooks.md]
+
+Without --page the table is only printed. The status is 1 if the loss of fragments is more than 0.05 above that of DiLoCo. PyTorch and the package ddp must be there; PYTHONPATH may say where.
+"""
+import argparse
+import json
+import pathlib
+import re
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+BEGIN, END = "<!-- streaming: written by tests/bench/hooks/streaming.py -->\n", "<!-- streaming: end -->\n"
+RANKS, PERIOD, ALLOWED_LOSS = 4, 24, 0.05
+LENGTH, BATCH, WIDTH, HEADS, LAYERS = 64, 8, 64, 4, 4
+# Name, and options of the outer optimizer; None: the gradients are averaged in each step.
+RUNS = [
+    ("gradients, in each step", None),
+    ("DiLoCo", {}),
+    ("4 fragments", {"fragments": 4}),
+    ("4 fragments, delay 3, alpha 0.5", {"fragments": 4, "delay": 3, "alpha": 0.5}),
+    ("the same as bf16", {"fragments": 4, "delay": 3, "alpha": 0.5, "sent_dtype": "bf16"}),
+]
+
+
+def train(outer, steps, seed):
+    """One rank. Returns the held-out loss, and the bytes of each step."""
+    import ddp
+    import torch
+
+    torch.set_num_threads(1)
+    torch.manual_seed(seed)
+    text = "".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs").glob("*.md")))
+    letters = sorted(set(text))
+    place = {letter: index for index, letter in enumerate(letters)}
+    data = torch.tensor([place[letter] for letter in text])
+    learnt, held_out = data[: len(data) * 9 // 10], data[len(data) * 9 // 10:]
+
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.letter, self.position = torch.nn.Embedding(len(letters), WIDTH), torch.nn.Embedding(LENGTH, WIDTH)
+            self.layers = torch.nn.ModuleList(torch.nn.TransformerEncoderLayer(
+                WIDTH, HEADS, 4 * WIDTH, dropout=0, batch_first=True, norm_first=True) for _ in range(LAYERS))
+            self.out = torch.nn.Linear(WIDTH, len(letters))
+            self.mask = torch.triu(torch.full((LENGTH, LENGTH), float("-inf")), 1)
+
+        def forward(self, x):
+            x = self.letter(x) + self.position(torch.arange(LENGTH))
+            for layer in self.layers:
+                x = layer(x, self.mask)
+            return self.out(x)
+
+    def loss_of(source, generator, batch):
+        at = torch.randint(len(source) - LENGTH - 1, (batch,), generator=generator)
+        rows = torch.stack([source[i: i + LENGTH + 1] for i in at.tolist()])
+        return torch.nn.functional.cross_entropy(net(rows[:, :-1]).flatten(0, 1), rows[:, 1:].flatten())
+
+    net = Net()
+    params = list(net.parameters())
+    for each in params:
+        each.grad = torch.zeros_like(each)
+    optimizer = torch.optim.AdamW(params, lr=3e-3)
+    group = ddp.Group()
+    with ddp.Context(group) as ctx:
+        for name, each in net.named_parameters():
+            ctx.register(name, each.detach().numpy(), each.grad.numpy())
+        ctx.commit()
+        if outer is not None:
+            averager = ddp.Averager(ctx, PERIOD)
+            averager.set_outer(**outer)
+        chance = torch.Generator().manual_seed(1000 * seed + group.rank)
+        sent = []
+        for step in range(steps):
+            for rates in optimizer.param_groups:
+                rates["lr"] = 3e-3 * min(1, (step + 1) / 50) * (1 - 0.9 * step / steps)
+            for each in params:
+                each.grad.zero_()
+            loss_of(learnt, chance, BATCH).backward()
+            before = ctx.stats().averaged_bytes + ctx.stats().sent_bytes
+            if outer is None:
+                for index in range(len(params)):
+                    ctx.grad_ready(index)
+                ctx.finalize()
+            optimizer.step()
+            if outer is not None:
+                averager.step()
+            sent.append(ctx.stats().averaged_bytes + ctx.stats().sent_bytes - before)
+        if outer is not None:
+            averager.go_back()
+        with torch.no_grad():
+            chance.manual_seed(7)
+            loss = sum(loss_of(held_out, chance, 32).item() for _ in range(20)) / 20
+        group.barrier()
+        if group.rank == 0:
+            print("result", json.dumps({"loss": loss, "peak": max(sent[1:]), "all": sum(sent[1:]),
+                                        "model": sum(4 * each.numel() for each in params)}))
+
+
+def run(options, outer, seed):
+    command = [options.ddprun, "-n", str(RANKS), options.python, "-B", __file__, "--rank", json.dumps([outer, options.steps, seed])]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=1800, check=False)
+    found = re.search(r"result (.*)", done.stdout)
+    if done.returncode != 0 or not found:
+        sys.exit(f"status {done.returncode} of {' '.join(command)}\n{done.stdout}")
+    return json.loads(found.group(1))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ddprun", default="build/release/tools/run/ddprun")
+    parser.add_argument("--python", default=sys.executable)
+    parser.add_argument("--steps", type=int, default=600)
+    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--page", type=pathlib.Path)
+    parser.add_argument("--rank", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.rank:
+        return train(*json.loads(options.rank))
+    lines, failed, whole = [], [], None
+    for name, outer in RUNS:
+        runs = [run(options, outer, seed) for seed in range(1, options.seeds + 1)]
+        losses = [each["loss"] for each in runs]
+        loss = sum(losses) / len(losses)
+        peak, everything, model = runs[0]["peak"], runs[0]["all"], runs[0]["model"]
+        if outer == {}:
+            whole = loss
+        elif outer and loss > whole + ALLOWED_LOSS:
+            failed.append(f"{name}: loss")
+        travels = max(1, (outer or {}).get("delay", 1))
+        lines.append(f"| {name} | {loss:.3f} ({min(losses):.3f} to {max(losses):.3f}) | {peak:,} | {peak / travels:,.0f} | "
+                     f"{everything / (options.steps - 1):,.0f} |\n")
+        print(lines[-1], end="", flush=True)
+    head = [f"Held-out loss of a transformer of {model / 4e3:,.0f}k parameters on characters ({RANKS} ranks, {options.steps} steps, period "
+            f"{PERIOD}, mean and range of {options.seeds} seeds), and the bytes that a rank gives to collectives:\n", "\n",
+            "| What is averaged | Loss | Most in a step | The same, spread over the delay | Mean of all steps |\n", "|---|---|---|---|---|\n"]
+    print("".join(head))
+    if options.page:
+        before, rest = options.page.read_text(encoding="utf-8").split(BEGIN)
+        options.page.write_text(before + BEGIN + "".join(head + lines) + END + rest.split(END)[1], encoding="utf-8")
+    return sys.exit(f"beside DiLoCo: {', '.join(failed)}" if failed else 0)
+
+
+if __name__ == "__main__":
+    main()
