@@ -41,6 +41,7 @@
 %include "ddp/store.h"
 %include "ddp/store_more.h"
 %include "ddp/group.h"
+%include "ddp/all_to_all.h"
 %include "ddp/hook.h"
 %include "ddp/context.h"
 %include "ddp/check.h"

@@ -133,6 +133,17 @@ ddp_number_result(int64_t, end)
     free(periods$argnum); free(sizes$argnum);
 }
 
+/* One argument: (send_counts, recv_counts). */
+%typemap(in) (const uint64_t* send_counts, const uint64_t* recv_counts, size_t n)
+             (int64_t* sent = NULL, int64_t* received = NULL) {
+    if (!ddp_py_counts($input, &sent, &received, &$3)) SWIG_fail;
+    $1 = (uint64_t*)sent;
+    $2 = (uint64_t*)received;
+}
+%typemap(freearg, noblock=1) (const uint64_t* send_counts, const uint64_t* recv_counts, size_t n) {
+    free(sent$argnum); free(received$argnum);
+}
+
 %typemap(in) (ddp_group* const* groups, size_t n) (DdpHandle** held = NULL, void** list = NULL) {
     if (!ddp_py_enter_list($input, &ddp_py_ddp_group, &held, &list, &$2)) SWIG_fail;
     $1 = (ddp_group**)list;

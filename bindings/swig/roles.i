@@ -21,6 +21,7 @@
  *   (const char* const* keys, size_t count)             a list of strings
  *   (const ddp_param* params, size_t count), (const int32_t* fragment_of, size_t count)    a list of numbers
  *   (const int64_t* periods, const int32_t* group_sizes, size_t count)     two lists, the second may be absent
+ *   (const uint64_t* send_counts, const uint64_t* recv_counts, size_t n)    two lists, as long as each other
  *   (ddp_group* const* groups, size_t n)                a list of groups
  *   (const int64_t* extents, size_t count), (const uint64_t* caps, size_t count)    lists of numbers: structs.i
  *   (uint64_t* bytes, size_t capacity, size_t* count), (ddp_param* params, size_t capacity, size_t* count)

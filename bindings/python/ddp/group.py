@@ -5,7 +5,7 @@ import atexit
 import dataclasses
 import os
 import weakref
-from typing import Any, Callable, Iterable, Literal, Optional, Sequence, Union, overload
+from typing import Any, Callable, Iterable, List, Literal, Optional, Sequence, Union, overload
 
 from . import _ddp
 from ._arrays import DtypeLike, count_of, dtype_of, memory_of, milliseconds, op_of
@@ -215,9 +215,7 @@ class Group:
     def allgather(self, recv: Any, send: Any = None, *, async_op: bool = False) -> Optional[Work]:
         """recv = the ranks' send, one after another; without send, each rank's part is already in recv."""
         to = memory_of("recv", recv, on_gpu=True, stream=self._stream)
-        part = to.count // self.world_size
-        if part * self.world_size != to.count:
-            raise ValueError(f"recv: {to.count} elements cannot be divided among {self.world_size} ranks")
+        part = _part(to, self.world_size)
         source = None if send is None else memory_of("send", send, writable=False, on_gpu=True, stream=self._stream)
         _same("send", source, to, part)
         return self._start(async_op, _ddp.ddp_allgather, source, to, part, to.dtype)
@@ -239,6 +237,35 @@ class Group:
         source = memory_of("send", send, writable=False, on_gpu=True, stream=self._stream)
         _same("send", source, to, to.count * self.world_size)
         return self._start(async_op, _ddp.ddp_reduce_scatter, source, to, to.count, to.dtype, op_of(op))
+
+    @overload
+    def all_to_all(self, recv: Any, send: Any, recv_counts: Optional[Iterable[int]] = None,
+                   send_counts: Optional[Iterable[int]] = None, *, async_op: Literal[False] = False) -> None: ...
+
+    @overload
+    def all_to_all(self, recv: Any, send: Any, recv_counts: Optional[Iterable[int]] = None,
+                   send_counts: Optional[Iterable[int]] = None, *, async_op: Literal[True]) -> Work: ...
+
+    @overload
+    def all_to_all(self, recv: Any, send: Any, recv_counts: Optional[Iterable[int]] = None,
+                   send_counts: Optional[Iterable[int]] = None, *, async_op: bool) -> Optional[Work]: ...
+
+    def all_to_all(self, recv: Any, send: Any, recv_counts: Optional[Iterable[int]] = None,
+                   send_counts: Optional[Iterable[int]] = None, *, async_op: bool = False) -> Optional[Work]:
+        """recv = each rank's part of send for this rank. send holds a part for each rank, recv one from each: equal parts, or
+        of so many elements."""
+        to = memory_of("recv", recv, on_gpu=True, stream=self._stream)
+        source = memory_of("send", send, writable=False, on_gpu=True, stream=self._stream)
+        if (recv_counts is None) != (send_counts is None):
+            raise ValueError("recv_counts and send_counts: give both, or neither")
+        if recv_counts is None or send_counts is None:
+            _same("send", source, to, to.count)
+            part = _part(to, self.world_size)
+            return self._start(async_op, _ddp.ddp_all_to_all, source, to, part, to.dtype)
+        sent, received = _counts("send_counts", send_counts), _counts("recv_counts", recv_counts)
+        _same("send", source, to, sum(sent))
+        _same("recv", to, to, sum(received))
+        return self._start(async_op, _ddp.ddp_all_to_allv, source, to, (sent, received), to.dtype)
 
     @overload
     def barrier(self, *, async_op: Literal[False] = False) -> None: ...
@@ -284,6 +311,20 @@ def _same(what: str, memory: Optional[Memory], to: Memory, count: int) -> None:
                         f"{_ddp.ddp_dtype_name(to.dtype)}")
     if memory.count != count:
         raise ValueError(f"{what}: it has {memory.count} elements, but {count} are expected")
+
+
+def _part(to: Memory, world_size: int) -> int:
+    part = to.count // world_size
+    if part * world_size != to.count:
+        raise ValueError(f"recv: {to.count} elements cannot be divided among {world_size} ranks")
+    return part
+
+
+def _counts(what: str, counts: Iterable[int]) -> List[int]:
+    listed = [int(count) for count in counts]
+    if any(count < 0 for count in listed):
+        raise ValueError(f"{what}: {min(listed)} is negative")
+    return listed
 
 
 class _Allocated:

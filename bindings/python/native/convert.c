@@ -41,6 +41,17 @@ int ddp_py_hierarchy(PyObject* pair, int64_t** periods, int32_t** sizes, size_t*
     return 0;
 }
 
+int ddp_py_counts(PyObject* pair, int64_t** sent, int64_t** received, size_t* count) {
+    PyObject *first, *second;
+    size_t second_count;
+    if (!PyArg_ParseTuple(pair, "OO", &first, &second) || !ddp_py_int64_list(first, sent, count) ||
+        !ddp_py_int64_list(second, received, &second_count))
+        return 0;
+    if (second_count == *count) return 1;
+    PyErr_SetString(PyExc_ValueError, "there must be as many recv_counts as send_counts");
+    return 0;
+}
+
 int ddp_py_text_list(PyObject* sequence, const char*** list, size_t* count) {
     if (!PyList_Check(sequence) && !PyTuple_Check(sequence)) {
         PyErr_SetString(PyExc_TypeError, "a list of strings is expected");

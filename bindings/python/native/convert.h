@@ -9,6 +9,8 @@ int ddp_py_int32_list(PyObject* sequence, int32_t** list, size_t* count);
 int ddp_py_int64_list(PyObject* sequence, int64_t** list, size_t* count);
 /* (periods, group_sizes or None), as long as each other. */
 int ddp_py_hierarchy(PyObject* pair, int64_t** periods, int32_t** sizes, size_t* count);
+/* (send_counts, recv_counts), as long as each other. */
+int ddp_py_counts(PyObject* pair, int64_t** sent, int64_t** received, size_t* count);
 /* Strings borrowed from the sequence's items. */
 int ddp_py_text_list(PyObject* sequence, const char*** list, size_t* count);
 PyObject* ddp_py_int32_result(const int32_t* list, size_t count);

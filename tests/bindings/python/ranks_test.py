@@ -45,6 +45,32 @@ class Ranks(unittest.TestCase):
         np.testing.assert_array_equal(sent, values(1))
         group.barrier()
 
+    def test_all_to_all(self):
+        group, rank, world = self.group, self.rank, self.world
+        recv = np.zeros((world, 7), "i4")
+        group.all_to_all(recv, np.arange(world * 7, dtype="i4").reshape(world, 7) + 1000 * rank)
+        for of in range(world):
+            np.testing.assert_array_equal(recv[of], np.arange(7) + 7 * rank + 1000 * of)
+        # rank `of` sends of + 2 * to elements to rank `to`
+        send = np.concatenate([np.full(rank + 2 * to, 10 * rank + to, "f4") for to in range(world)])
+        expected = np.concatenate([np.full(of + 2 * rank, 10 * of + rank, "f4") for of in range(world)])
+        recv = np.zeros(len(expected), "f4")
+        sent, received = [rank + 2 * to for to in range(world)], [of + 2 * rank for of in range(world)]
+        group.all_to_all(recv, send, received, sent, async_op=True).wait()
+        np.testing.assert_array_equal(recv, expected)
+        for wrong in (lambda: group.all_to_all(np.zeros(world + 1, "f4"), np.zeros(world + 1, "f4")),
+                      lambda: group.all_to_all(recv, send, received),
+                      lambda: group.all_to_all(recv, send, received[1:] + [99], sent),
+                      lambda: group.all_to_all(recv, send, received + [0], sent),
+                      lambda: group.all_to_all(recv, send, [-1] * world, sent)):
+            with self.assertRaises(ValueError):
+                wrong()
+        with self.assertRaisesRegex(ddp.InvalidArgumentError, "all_to_all: n is"):
+            group.all_to_all(recv, send, received + [0], sent + [0])
+        with self.assertRaisesRegex(ddp.InvalidArgumentError, "does not work in place"):
+            both = np.zeros(world, "f4")
+            group.all_to_all(both, both)
+
     def test_async_and_await(self):
         arrays = [values(self.rank) for _ in range(4)]
         works = [self.group.allreduce(array, async_op=True) for array in arrays]

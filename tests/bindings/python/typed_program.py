@@ -21,7 +21,8 @@ def collectives(group: ddp.Group, values: ddp.Memory, in_turns: bool) -> List[dd
     group.allreduce(values, "max")
     group.reduce_scatter(values, send=values)
     started = [group.broadcast(values, async_op=True), group.allgather(values, async_op=True), group.barrier(async_op=True),
-               group.reduce_scatter(values, values, ddp.SUM, async_op=True)]
+               group.reduce_scatter(values, values, ddp.SUM, async_op=True), group.all_to_all(values, values, async_op=True)]
+    group.all_to_all(values, values, [1], [1])
     perhaps: Optional[ddp.Work] = group.allreduce(values, async_op=in_turns)
     if perhaps is not None:
         started.append(perhaps)
