@@ -205,6 +205,16 @@ ddp_list_argument(DDP_HIERARCHY, "jobjectArray", "Object[]", "Object[]", "$javai
 }
 %typemap(freearg, noblock=1) DDP_HIERARCHY { free(periods$argnum); free(sizes$argnum); }
 
+/* One argument: the counts to send, and those to receive. */
+%define DDP_COUNTS (const uint64_t* send_counts, const uint64_t* recv_counts, size_t n) %enddef
+ddp_list_argument(DDP_COUNTS, "jobjectArray", "long[][]", "long[][]", "$javainput")
+%typemap(in) DDP_COUNTS (void* sent = NULL, void* received = NULL) {
+    if (!ddp_java_counts(jenv, $input, &sent, &received, &$3)) return $null;
+    $1 = sent;
+    $2 = received;
+}
+%typemap(freearg, noblock=1) DDP_COUNTS { free(sent$argnum); free(received$argnum); }
+
 %define DDP_GROUPS (ddp_group* const* groups, size_t n) %enddef
 %typemap(jni) DDP_GROUPS "jlongArray"
 %typemap(jtype) DDP_GROUPS "long[]"

@@ -75,6 +75,21 @@ int ddp_java_hierarchy(JNIEnv* env, jobjectArray pair, void** periods, void** si
     return 0;
 }
 
+int ddp_java_counts(JNIEnv* env, jobjectArray pair, void** sent, void** received, size_t* count) {
+    size_t received_count = 0;
+    jlongArray first = (*env)->GetObjectArrayElement(env, pair, 0);
+    jlongArray second = (*env)->GetObjectArrayElement(env, pair, 1);
+    if (!ddp_java_copy_longs(env, first, sent, count)) return 0;
+    if (ddp_java_copy_longs(env, second, received, &received_count)) {
+        if (received_count == *count) return 1;
+        ddp_java_throw_named(env, "java/lang/IllegalArgumentException",
+                             "recvCounts: there must be as many as sendCounts");
+    }
+    free(*sent);
+    free(*received);
+    return 0;
+}
+
 int ddp_java_texts(JNIEnv* env, jobjectArray texts, char*** list, size_t* count) {
     const jsize length = (*env)->GetArrayLength(env, texts);
     *count = (size_t)length;

@@ -23,6 +23,9 @@ int ddp_java_copy_longs(JNIEnv* env, jlongArray numbers, void** copy, size_t* co
 /* {long[] periods, int[] sizes or null}, as long as each other. */
 int ddp_java_hierarchy(JNIEnv* env, jobjectArray pair, void** periods, void** sizes, size_t* count);
 
+/* {sendCounts, recvCounts}, as long as each other. */
+int ddp_java_counts(JNIEnv* env, jobjectArray pair, void** sent, void** received, size_t* count);
+
 int ddp_java_texts(JNIEnv* env, jobjectArray texts, char*** list, size_t* count);
 void ddp_java_texts_free(char** list, size_t count);
 

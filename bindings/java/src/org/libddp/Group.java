@@ -337,6 +337,63 @@ public final class Group implements AutoCloseable {
         return Work.start(handle, work -> scatter(send, recv, op, work), send, recv);
     }
 
+    /**
+     * recv = each rank's part of send for this rank.
+     *
+     * @param send a direct buffer with a part for each rank, of equal length
+     * @param recv a direct buffer with as many elements: a part from each rank
+     */
+    public void allToAll(Buffer send, Buffer recv) {
+        allToAll(Memory.of("send", send, null), Memory.of("recv", recv, null));
+    }
+
+    /**
+     * recv = each rank's part of send for this rank.
+     *
+     * @param send a part for each rank, of equal length
+     * @param recv as many elements: a part from each rank
+     */
+    public void allToAll(Memory send, Memory recv) {
+        exchange(send, recv, null);
+    }
+
+    /**
+     * recv = each rank's part of send for this rank.
+     *
+     * @param send a part for each rank, of equal length
+     * @param recv as many elements: a part from each rank
+     * @return a work that ends with the operation; leave the memory alone until then
+     */
+    public Work allToAllAsync(Memory send, Memory recv) {
+        return Work.start(handle, work -> exchange(send, recv, work), send, recv);
+    }
+
+    /**
+     * recv = each rank's part of send for this rank, with parts of different lengths.
+     *
+     * @param send a part for each rank, one after another
+     * @param sendCounts how many elements each rank gets
+     * @param recv a part from each rank, one after another
+     * @param recvCounts how many elements each rank sends
+     */
+    public void allToAll(Memory send, long[] sendCounts, Memory recv, long[] recvCounts) {
+        exchange(send, sendCounts, recv, recvCounts, null);
+    }
+
+    /**
+     * recv = each rank's part of send for this rank, with parts of different lengths.
+     *
+     * @param send a part for each rank, one after another
+     * @param sendCounts how many elements each rank gets
+     * @param recv a part from each rank, one after another
+     * @param recvCounts how many elements each rank sends
+     * @return a work that ends with the operation; leave the memory alone until then
+     */
+    public Work allToAllAsync(Memory send, long[] sendCounts, Memory recv, long[] recvCounts) {
+        return Work.start(
+                handle, work -> exchange(send, sendCounts, recv, recvCounts, work), send, recv);
+    }
+
     /** Returns when every rank has called it. */
     public void barrier() {
         Handle.sweep();
@@ -375,12 +432,7 @@ public final class Group implements AutoCloseable {
 
     private void gather(Memory send, Memory recv, long[] work) {
         Handle.sweep();
-        int world = worldSize();
-        long part = recv.writable("recv").count() / world;
-        if (part * world != recv.count()) {
-            throw new IllegalArgumentException("recv: " + recv.count()
-                    + " elements cannot be divided among " + world + " ranks");
-        }
+        long part = partOf(recv);
         if (send != null) send.typed("send", recv.dtype()).counted("send", part);
         ddp.ddp_allgather(handle, address(send), recv.address, part, recv.dtype().code, work);
         Reference.reachabilityFence(send);
@@ -396,6 +448,46 @@ public final class Group implements AutoCloseable {
                 handle, send.address, recv.address, recv.count(), recv.dtype().code, op.code, work);
         Reference.reachabilityFence(send);
         Reference.reachabilityFence(recv);
+    }
+
+    private void exchange(Memory send, Memory recv, long[] work) {
+        Handle.sweep();
+        long part = partOf(recv);
+        send.typed("send", recv.dtype()).counted("send", recv.count());
+        ddp.ddp_all_to_all(handle, send.address, recv.address, part, recv.dtype().code, work);
+        Reference.reachabilityFence(send);
+        Reference.reachabilityFence(recv);
+    }
+
+    private void exchange(
+            Memory send, long[] sendCounts, Memory recv, long[] recvCounts, long[] work) {
+        Handle.sweep();
+        recv.writable("recv").counted("recv", sum("recvCounts", recvCounts));
+        send.typed("send", recv.dtype()).counted("send", sum("sendCounts", sendCounts));
+        ddp.ddp_all_to_allv(handle, send.address, recv.address,
+                new long[][] {sendCounts, recvCounts}, recv.dtype().code, work);
+        Reference.reachabilityFence(send);
+        Reference.reachabilityFence(recv);
+    }
+
+    private static long sum(String what, long[] counts) {
+        long sum = 0;
+        for (long count : counts) {
+            if (count < 0) throw new IllegalArgumentException(what + ": " + count + " is negative");
+            sum = Math.addExact(sum, count);
+        }
+        return sum;
+    }
+
+    /** {@return the elements of a rank's part of memory that is to be written} */
+    private long partOf(Memory recv) {
+        int world = worldSize();
+        long part = recv.writable("recv").count() / world;
+        if (part * world != recv.count()) {
+            throw new IllegalArgumentException("recv: " + recv.count()
+                    + " elements cannot be divided among " + world + " ranks");
+        }
+        return part;
     }
 
     private static long address(Memory memory) {

@@ -143,10 +143,10 @@ final class Words {
 
     private static Map<String, String> others() {
         Map<String, String> made = new HashMap<>();
-        String[] pairs = {"finalize", "Context.finalizeStep", "wait_param",
-                "Context.awaitParameter", "wait_param_on", "Context.awaitParameterOn", "param_used",
-                "Context.isUsed", "skip_params", "Context.skip", "skipped", "Context.isSkipped",
-                "register_param", "Context.register", "register_slices",
+        String[] pairs = {"all_to_allv", "Group.allToAll", "finalize", "Context.finalizeStep",
+                "wait_param", "Context.awaitParameter", "wait_param_on", "Context.awaitParameterOn",
+                "param_used", "Context.isUsed", "skip_params", "Context.skip", "skipped",
+                "Context.isSkipped", "register_param", "Context.register", "register_slices",
                 "ParameterBuilder.registerSlices", "set_comm_hook", "Context.setHook",
                 "hook_state_save", "Context.hookState", "hook_state_load", "Context.loadHookState",
                 "set_reduced_callback", "Context.setReducedFunction", "context_bucket_count",

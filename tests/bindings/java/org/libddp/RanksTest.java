@@ -64,6 +64,40 @@ class RanksTest {
     }
 
     @Test
+    void allToAll() {
+        FloatBuffer send = full(world * 7, 0);
+        for (int i = 0; i < world * 7; ++i) send.put(i, 1000 * rank + i);
+        FloatBuffer recv = full(world * 7, 0);
+        group.allToAll(send, recv);
+        for (int i = 0; i < world * 7; ++i)
+            assertEquals(1000 * (i / 7) + 7 * rank + i % 7, recv.get(i));
+        // Rank `of` sends of + 2 * to elements to rank `to`.
+        long[] sent = new long[world];
+        long[] received = new long[world];
+        int out = 0;
+        int in = 0;
+        for (int other = 0; other < world; ++other) {
+            out += sent[other] = rank + 2 * other;
+            in += received[other] = other + 2 * rank;
+        }
+        FloatBuffer uneven = full(out, 0);
+        for (int to = 0, at = 0; to < world; ++to)
+            for (int i = 0; i < sent[to]; ++i) uneven.put(at++, 10 * rank + to);
+        FloatBuffer got = full(in, 0);
+        group.allToAllAsync(Memory.of(uneven), sent, Memory.of(got), received).await();
+        for (int of = 0, at = 0; of < world; ++of)
+            for (int i = 0; i < received[of]; ++i) assertEquals(10 * of + rank, got.get(at++));
+        raises(IllegalArgumentException.class, "cannot be divided",
+                () -> group.allToAll(full(world + 1, 0), full(world + 1, 0)));
+        raises(IllegalArgumentException.class, "recvCounts: there must be as many",
+                ()
+                        -> group.allToAll(Memory.of(uneven), sent, Memory.of(got),
+                                java.util.Arrays.copyOf(received, world + 1)));
+        raises(IllegalArgumentException.class, "negative",
+                () -> group.allToAll(Memory.of(uneven), sent, Memory.of(got), new long[] {-1}));
+    }
+
+    @Test
     void asynchronously() {
         List<FloatBuffer> arrays = new ArrayList<>();
         List<Work> works = new ArrayList<>();
