@@ -32,7 +32,7 @@ using .LibDDP: ddp_error, ddp_store, ddp_group, ddp_work, ddp_context, ddp_layou
 # set_blame_signal.
 export Group, Context, Parameter, Work, Store, Bucket, Gradient, Averager, Elastic, Stats, DDPError
 export environment, backend_available
-export allreduce!, bcast!, allgather!, reduce_scatter!, barrier, round_robin, alloc, abort!
+export allreduce!, bcast!, allgather!, reduce_scatter!, all_to_all!, barrier, round_robin, alloc, abort!
 export isdone, then, complete!
 export register!, register_slices!, register_buffer!, commit!, step_begin!, grad_ready, grad_ready_sparse, grad_ready_factors
 export finalize!, finalize_async!, wait_param, discard!, set_sync!, no_sync, grad_view, layout_generation, sparse_gradient

@@ -162,6 +162,12 @@ function matching(what, given, to::Memory, count::Int, dtype)
     return memory
 end
 
+function part_of(to::Memory, group::Group)
+    part, rest = divrem(length(to), group.world_size)
+    rest == 0 || throw(ArgumentError("recv: $(length(to)) elements cannot be divided among $(group.world_size) ranks"))
+    return part
+end
+
 "Calls f(group, args..., work): waits for the end, or returns the work, which keeps the arrays alive."
 function start(f::F, group::Group, async::Bool, arrays, args...) where {F}
     sweep()
@@ -193,8 +199,7 @@ end
 "recv = the ranks' send, one after another: its last dimension; without send, each rank's part is already in recv."
 function allgather!(group::Group, recv, send=nothing; dtype=nothing, async::Bool=false)
     to = memory_of("recv", recv, dtype; on_gpu=true)
-    part, rest = divrem(length(to), group.world_size)
-    rest == 0 || throw(ArgumentError("recv: $(length(to)) elements cannot be divided among $(group.world_size) ranks"))
+    part = part_of(to, group)
     from = matching("send", send, to, part, dtype)
     return start(LibDDP.ddp_allgather, group, async, (to, from), from.pointer, to.pointer, Csize_t(part), to.dtype)
 end
@@ -205,6 +210,28 @@ function reduce_scatter!(group::Group, recv, send, op=:sum; dtype=nothing, async
     from = matching("send", send, to, length(to) * group.world_size, dtype)
     return start(LibDDP.ddp_reduce_scatter, group, async, (to, from), from.pointer, to.pointer, Csize_t(length(to)),
                  to.dtype, op_of(op))
+end
+
+"""
+    all_to_all!(group, recv, send; recv_counts=nothing, send_counts=nothing, dtype=nothing, async=false)
+
+recv = each rank's part of `send` for this rank. `send` holds a part for each rank and `recv` one from each, one after another:
+equal parts, or of so many elements.
+"""
+function all_to_all!(group::Group, recv, send; recv_counts=nothing, send_counts=nothing, dtype=nothing, async::Bool=false)
+    to = memory_of("recv", recv, dtype; on_gpu=true)
+    (recv_counts === nothing) == (send_counts === nothing) ||
+        throw(ArgumentError("recv_counts and send_counts: give both, or neither"))
+    if recv_counts === nothing
+        from, part = matching("send", send, to, length(to), dtype), part_of(to, group)
+        return start(LibDDP.ddp_all_to_all, group, async, (to, from), from.pointer, to.pointer, Csize_t(part), to.dtype)
+    end
+    sent, received = UInt64[send_counts...], UInt64[recv_counts...]
+    length(sent) == length(received) || throw(ArgumentError("recv_counts: there must be as many as send_counts"))
+    sum(received) == length(to) || throw(ArgumentError("recv: it has $(length(to)) elements, but $(sum(received)) are expected"))
+    from = matching("send", send, to, Int(sum(sent)), dtype)
+    return GC.@preserve sent received start(LibDDP.ddp_all_to_allv, group, async, (to, from), from.pointer, to.pointer,
+                                            pointer(sent), pointer(received), Csize_t(length(sent)), to.dtype)
 end
 
 "Done when every rank has called it."

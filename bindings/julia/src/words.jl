@@ -12,7 +12,7 @@ const OTHER_WORDS = Dict(
     "ddp_optimizer_state_count" => "optimizer_state", "ddp_optimizer_state_get" => "optimizer_state",
     "ddp_shard_array" => "ShardArray", "ddp_shard_save" => "save_shards", "ddp_shard_load" => "load_shards!",
     "ddp_averager_create" => "Averager", "ddp_elastic_create" => "Elastic", "ddp_elastic_begin" => "begin_step!",
-    "ddp_step_vote_level" => "vote!", "ddp_skip_params" => "skip!", "ddp_mem_alloc" => "alloc", "ddp_plan_save" => "plan", "ddp_plan_adopt" => "adopt_plan!",
+    "ddp_step_vote_level" => "vote!", "ddp_all_to_allv" => "all_to_all!", "ddp_skip_params" => "skip!", "ddp_mem_alloc" => "alloc", "ddp_plan_save" => "plan", "ddp_plan_adopt" => "adopt_plan!",
     "ddp_hook_state_save" => "hook_state", "ddp_hook_state_load" => "load_hook_state!",
     "ddp_averager_state_save" => "averager_state", "ddp_averager_state_load" => "load_averager_state!",
     "ddp_averager_get_step" => "averager.steps", "ddp_elastic_group" => "job.group", "ddp_environment_get" => "environment",

@@ -51,6 +51,16 @@ end
     part = zeros(Float32, 500)
     reduce_scatter!(group, part, repeat(values_of(rank)[1:500], world), +)
     @test part == sums[1:500]
+    recv = zeros(Int32, 7, world)
+    all_to_all!(group, recv, Int32.(reshape(0:7world-1, 7, world)) .+ Int32(1000rank))
+    @test recv == Int32[1000of + 7rank + i for i in 0:6, of in 0:world-1]
+    counts_to, counts_of = [rank + 2to for to in 0:world-1], [of + 2rank for of in 0:world-1]
+    send = reduce(vcat, [fill(Float32(10rank + to), rank + 2to) for to in 0:world-1])
+    recv = zeros(Float32, sum(counts_of))
+    wait(all_to_all!(group, recv, send; recv_counts=counts_of, send_counts=counts_to, async=true))
+    @test recv == reduce(vcat, [fill(Float32(10of + rank), of + 2rank) for of in 0:world-1])
+    @test_throws ArgumentError all_to_all!(group, recv, send; recv_counts=counts_of)
+    @test_throws ArgumentError all_to_all!(group, zeros(Float32, world + 1), zeros(Float32, world + 1))
     sent = values_of(rank)
     bcast!(group, sent; root=1)
     @test sent == values_of(1)
