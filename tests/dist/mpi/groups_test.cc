@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "dist/mpi/support.h"
+#include "hooks/eight_bits_reference.h"
 #include "support/model.h"
 
 namespace {
@@ -69,6 +70,28 @@ TEST(MpiTraining, WithAHookInLowerPrecision) {
 }
 
 // Each element is summed in rank order whatever it is sent with.
+TEST(MpiTraining, SumsInEightBitsHaveTheBitsOfThePlainSum) {
+    namespace plain = eight_bits_test;
+    ddp::Group group = join();
+    for (const plain::Format& format : plain::kFormats) {
+        Model model(group.get(), plain::kSizes, true);
+        model.context.use_hook("quantize", std::string("type=") + format.name);
+        model.context.commit();
+        for (int s = 0; s < 2; ++s) {
+            for (int p = model.count(); p-- > 0;) {
+                const plain::Floats x = plain::gradient(my_rank(), p, s);
+                std::copy(x.begin(), x.end(), model.grad(p));
+                model.context.grad_ready(p);
+            }
+            model.context.finalize();
+            for (int p = 0; p < model.count(); ++p)
+                EXPECT_EQ(plain::Floats(model.grad(p), model.grad(p) + model.size(p)),
+                          plain::reference(format, p, s, world(), 256))
+                    << format.name << " step " << s << " parameter " << p;
+        }
+    }
+}
+
 TEST(MpiDeterministic, BitsDoNotDependOnTheCut) {
     auto group = join("", DDP_GROUP_DETERMINISTIC);
     const std::size_t count = 1'000'003;
