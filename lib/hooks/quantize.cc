@@ -35,6 +35,8 @@ public:
     void set_buckets(const Buckets&) override { jobs_.clear(); }
     std::string name() const override { return kName; }
     std::string options() const override { return setup_.options; }
+    // They say who keeps what a sum has lost.
+    bool depends_on_buckets() const override { return setup_.feedback; }
     void forget_step(std::int64_t step) override { steps_.take_back(step); }
     std::int64_t steps() const override { return steps_.begun(); }
     void resume(std::int64_t steps) override { steps_.resume(steps); }
