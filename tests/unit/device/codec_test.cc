@@ -75,8 +75,10 @@ struct OnePart {
             8 + (packed_size(codec, reference::kDtype<T>, gradient.size()) + 7) / 8 * 8;
         gathered.resize(bytes / 8);
         part = {gradient.data(), residual.empty() ? nullptr : residual.data(), gradient.size(), 8};
-        batch = {codec, &part, 1, reference::kDtype<T>, 0, 1, 0, gathered.data(), bytes, nullptr,
-                 nullptr, nullptr, 0, 0, 0};
+        batch = {codec, &part,   1,       reference::kDtype<T>,
+                 0,     1,       0,       gathered.data(),
+                 bytes, nullptr, nullptr, nullptr,
+                 0,     0,       0};
         scratch.resize(cpu::encode_scratch(batch) / sizeof(T) + 1);
         batch.scratch = scratch.data();
     }
