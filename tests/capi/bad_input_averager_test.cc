@@ -220,7 +220,7 @@ TEST_F(BadAverager, Fragments) {
         null_argument(
             own.c_str(), "fragment_of",
             [&](ddp_error** e) { return ddp_averager_set_fragments(averager, nullptr, 2, e); }),
-        {"none", kInvalid, {own, "count is 0", "2 parameters"}, fragments({})},
+        {"few", kInvalid, {own, "count is 1", "2 parameters"}, fragments({0})},
         {"many", kInvalid, {own, "count is 3"}, fragments({0, 1, 0})},
         {"2", kInvalid, {own, "fragment_of[1], of '", "is 2", "2 fragments"}, fragments({0, 2})},
         {"-1", kInvalid, {own, "fragment_of[0]", "is -1"}, fragments({-1, 0})},

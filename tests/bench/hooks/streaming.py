@@ -16,7 +16,7 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 BEGIN, END = "<!-- streaming: written by tests/bench/hooks/streaming.py -->\n", "<!-- streaming: end -->\n"
 RANKS, PERIOD, ALLOWED_LOSS = 4, 24, 0.05
-LENGTH, BATCH, WIDTH, HEADS, LAYERS = 64, 8, 64, 4, 4
+LENGTH, BATCH, WIDTH, HEADS, LAYERS = 32, 8, 48, 4, 2
 # Name, and options of the outer optimizer; None: the gradients are averaged in each step.
 RUNS = [
     ("gradients, in each step", None),

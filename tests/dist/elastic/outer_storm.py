@@ -122,16 +122,21 @@ class Storm:
 
     def start(self, job, may_die=True):
         settings = {}
-        if may_die and self.chance.random() < 0.4:
+        doomed = any(rank.alive and rank.settings for rank in self.ranks)  # one at a time
+        if may_die and not doomed and self.chance.random() < 0.4:
             settings = {"die": self.chance.choice(PLACES), "die_at": self.chance.choice((1, 2, 20)),
                         "die_after": self.chance.choice((0, 500, 20_000))}
         self.ranks.append(Rank(job, **settings))
 
-    def lose(self):
+    def fill(self, job):
+        while sum(rank.alive for rank in self.ranks) < self.world:
+            self.start(job)
+
+    def lose(self, job):
         """One that is in a roster, or joins, when another one that stays has the outer parameters."""
         victim = self.chance.choice([rank for rank in self.ranks if rank.alive])
-        self.until("a rank that stays", lambda: any(rank.turn == rank.roster and not rank.settings for rank in self.members()
-                                                    if rank is not victim))
+        self.until("a rank that stays", lambda: self.fill(job) or any(
+            rank.turn == rank.roster and not rank.settings for rank in self.members() if rank is not victim))
         if self.chance.random() < 0.15 and victim.roster > 0:
             victim.process.send_signal(signal.SIGTERM)
             self.until("a rank that leaves", lambda: not victim.alive)
@@ -141,18 +146,17 @@ class Storm:
         victim.thread.join()
 
     def run(self):
-        with Job(**{**self.settings, "timeout": int(3000 * SLACK), "settle": int(1000 * SLACK)}) as job:
+        with Job(**{**self.settings, "timeout": int(3000 * SLACK), "settle": int(10_000 * SLACK)}) as job:
             job.environment["DDP_ELASTIC_FIRST_WORLD"] = str(self.world)
             for _ in range(self.world):
                 self.start(job, may_die=False)
             self.until("the first turn", lambda: all(rank.turn > 0 for rank in self.ranks))
             while self.done < self.faults:
-                while sum(rank.alive for rank in self.ranks) < self.world:
-                    self.start(job)
+                self.fill(job)
                 if self.chance.random() < 0.7:  # otherwise two at once, or one that is joining
                     newest = self.ranks[-1]
                     self.until("a rank that joins", lambda: newest.turn > 0 or not newest.alive)
-                self.lose()
+                self.lose(job)
                 self.done = sum(not rank.alive for rank in self.ranks)
             self.until("turns after the storm", lambda: self.members() and all(rank.turn == rank.roster for rank in self.members()))
             for rank in [rank for rank in self.ranks if rank.alive]:
