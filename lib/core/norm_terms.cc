@@ -62,6 +62,7 @@ void NormTerms::count(std::size_t bucket, const void* data, std::size_t first, s
     const auto end = segments_.begin() + static_cast<std::ptrdiff_t>(range.end);
     auto segment = std::partition_point(
         begin, end, [first](const Segment& other) { return other.first < first; });
+    const auto from = segment;
     for (; segment != end && segment->first < first + count; ++segment) {
         const auto* const at =
             static_cast<const std::byte*>(data) + (segment->first - first) * dtype_size(dtype);
@@ -70,6 +71,7 @@ void NormTerms::count(std::size_t bucket, const void* data, std::size_t first, s
                 term(static_cast<std::size_t>(segment - segments_.begin()), k) =
                     cpu::norm_terms(at, segment->count, dtype, kinds_[k]);
     }
+    counted_.fetch_add(static_cast<std::size_t>(segment - from), std::memory_order_relaxed);
 }
 
 void NormTerms::count_share(std::size_t bucket, const void* result, ddp_dtype dtype, int rank,
@@ -103,6 +105,7 @@ bool NormTerms::finite(std::int32_t param) const {
 
 void NormTerms::clear() {
     std::fill(terms_.begin(), terms_.end(), 0.0);
+    counted_.store(0, std::memory_order_relaxed);
 }
 
 }  // namespace libddp

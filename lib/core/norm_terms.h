@@ -3,6 +3,7 @@
 // has the same bits whoever counts it.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -29,6 +30,11 @@ public:
     void count_share(std::size_t bucket, const void* result, ddp_dtype dtype, int rank, int world);
     // All, to be replaced by the sums over ranks: what a rank has not counted is 0.
     std::vector<double>& all() { return terms_; }
+    // Segments that this rank has counted, and those of a bucket.
+    std::size_t counted() const { return counted_.load(std::memory_order_relaxed); }
+    std::size_t segments(std::size_t bucket) const {
+        return buckets_[bucket].segments.end - buckets_[bucket].segments.begin;
+    }
     // All segments of a parameter together.
     double of(std::int32_t param, cpu::NormKind kind) const;
     // Whether this rank has counted no term that is not finite.
@@ -59,6 +65,7 @@ private:
     std::vector<Segment> segments_;  // in the order of the buckets and their elements
     std::vector<Range> ranges_;      // for each parameter, its segments
     std::vector<double> terms_;      // for each segment, one of each kind
+    std::atomic<std::size_t> counted_{0};
 };
 
 }  // namespace libddp

@@ -213,17 +213,31 @@ std::uint8_t Norms::add_up(ReducerParts& parts, std::uint8_t flag, const OpTag& 
     return sums ? exchange_sums(parts, flag, tag) : flag;
 }
 
-// Each term is of one rank, and 0 on the others. So is each flag.
+// Each term is of one rank, and 0 on the others. So is each flag. A segment that nobody has counted
+// would be one of zeros.
 std::uint8_t Norms::exchange_terms(ReducerParts& parts, std::uint8_t flag, const OpTag& tag) {
     std::vector<double>& all = blocks_->all();
-    const std::size_t count = all.size();
-    all.resize(count + static_cast<std::size_t>(parts.group->world()));
-    all[count + static_cast<std::size_t>(parts.group->rank())] = flag;
+    const std::size_t terms_end = all.size();
+    all.resize(terms_end + static_cast<std::size_t>(parts.group->world()) + 1);
+    all[terms_end + static_cast<std::size_t>(parts.group->rank())] = flag;
+    all.back() = static_cast<double>(blocks_->counted());
     parts.group->run({DDP_COLLECTIVE_ALLREDUCE, nullptr, all.data(), all.size(), DDP_F64}, tag);
-    const double most =
-        *std::max_element(all.begin() + static_cast<std::ptrdiff_t>(count), all.end());
-    all.resize(count);
+    const auto flags = all.begin() + static_cast<std::ptrdiff_t>(terms_end);
+    const double most = *std::max_element(flags, all.end() - 1), counted = all.back();
+    all.resize(terms_end);
     if (!(most >= 0 && most <= UINT8_MAX)) damaged(parts);
+    std::size_t segments = 0;
+    for (std::size_t b = 0; b < parts.layout->size(); ++b)
+        if (parts.queue.sent(b)) segments += blocks_->segments(b);
+    // A rank that has found a bad number has not counted everything.
+    if (most == 0 && counted != static_cast<double>(segments))
+        throw Error(parts.group->break_everywhere(
+            {DDP_ERROR_INTERNAL,
+             str("ranks have counted ", counted, " of ", segments,
+                 " parts of the results for a norm; the backend '", parts.group->backend_name(),
+                 "' must call ddp_collective.take for each block of an allreduce once "
+                 "(DDP_BACKEND_GIVES)"),
+             -1, -1, -1, parts.step->number}));
     for (std::int32_t id = 0; id < model_.table.size(); ++id)
         for (const NormKind kind : kKinds)
             if (blocks_->has(id) && (kinds_[static_cast<std::size_t>(id)] & bit(kind)) != 0)

@@ -217,6 +217,10 @@ INSTANTIATE_TEST_SUITE_P(Backends, Norms,
                                           testing::Values(Kind{"tcp", ""}, Kind{"shm", ""},
                                                           Kind{"gloo", ""})),
                          name_of);
+INSTANTIATE_TEST_SUITE_P(Alone, Norms,
+                         testing::Combine(testing::Values(1),
+                                          testing::Values(Kind{"shm", ""}, Kind{"tcp", ""})),
+                         name_of);
 
 // A context with a norm of all, of p 2.
 struct Normed : Model {
