@@ -31,7 +31,8 @@ void register_plain_backend() {
         ddp_backend backend = *shm_backend();
         backend.name = "shm-plain";
         backend.capabilities = [](void* transport) -> std::uint32_t {
-            return shm_backend()->capabilities(transport) & ~DDP_BACKEND_COUNTS;
+            return shm_backend()->capabilities(transport) &
+                   ~(DDP_BACKEND_COUNTS | DDP_BACKEND_ALL_TO_ALL);
         };
         return backend;
     }();
@@ -125,6 +126,60 @@ TEST_P(PartsOfALink, ThatRanksSeeDifferentlyAreAnErrorOfBoth) {
                 }
                 EXPECT_EQ(data, std::vector<float>(size, 1)) << "nothing has moved";
             });
+}
+
+Collective all_to_all(const std::vector<float>& send, std::vector<float>& recv, std::size_t count) {
+    return {.kind = DDP_COLLECTIVE_ALL_TO_ALL,
+            .send = send.data(),
+            .recv = recv.data(),
+            .count = count,
+            .dtype = DDP_F32};
+}
+
+// Each rank has twos of its own number for rank 0, then threes for rank 1.
+TEST_P(PartsOfALink, GoToEachRank) {
+    for (const std::size_t most : {1, 3, 70'001})
+        on_two(GetParam(), [&](std::int32_t rank, Link& link) {
+            const auto other = static_cast<float>(10 * (1 - rank)), own = 10.0f * rank;
+            std::vector<float> send(most, own + 2), recv(2 * most);
+            send.resize(2 * most, own + 3);
+            link.run(all_to_all(send, recv, most), {});
+            std::vector<float> want(2 * most, other + 2 + rank);
+            std::fill_n(want.begin() + static_cast<std::ptrdiff_t>(rank == 0 ? 0 : most), most,
+                        own + 2 + rank);
+            EXPECT_EQ(recv, want);
+            // Rank 0 keeps nothing and sends `most` to rank 1, which sends 1 back and keeps 2.
+            Collective c = all_to_all(send, recv, 0);
+            c.send_counts =
+                std::make_shared<const Counts>(rank == 0 ? Counts{0, most} : Counts{1, 2});
+            c.recv_counts =
+                std::make_shared<const Counts>(rank == 0 ? Counts{0, 1} : Counts{most, 2});
+            send.assign(std::max<std::size_t>(most, 3), own + 5);
+            recv.assign(most + 3, -1);
+            c.send = send.data();
+            c.recv = recv.data();
+            link.submit(c, {})->wait(std::nullopt);
+            want.assign(rank == 0 ? 1 : most, other + 5);
+            if (rank == 1) want.insert(want.end(), 2, own + 5);
+            want.resize(recv.size(), -1);
+            EXPECT_EQ(recv, want);
+        });
+}
+
+TEST_P(PartsOfALink, GoToEachRankOnlyIfAllDoTheSame) {
+    on_two(GetParam(), [&](std::int32_t rank, Link& link) {
+        std::vector<float> send(20, 1), recv(20);
+        Collective c = all_to_all(send, recv, 10);
+        if (rank == 1) c.kind = DDP_COLLECTIVE_ALLGATHER;
+        try {
+            link.run(c, {});
+            FAIL() << "the collectives differ";
+        } catch (const Error& error) {
+            EXPECT_EQ(error.info().code, DDP_ERROR_MISMATCH);
+            EXPECT_THAT(error.info().message, HasSubstr("rank 0 is at all_to_all of 10 f32"));
+        }
+        EXPECT_EQ(recv, std::vector<float>(20)) << "nothing has moved";
+    });
 }
 
 // On devices whose backend takes memory of the host only: chunk after chunk of every part.
