@@ -263,6 +263,69 @@ TEST(NcclOnGpu, PartsMayHaveDifferentSizes) {
     }
 }
 
+// Element i of what `from` sends to `to`.
+float sent_value(int from, std::size_t to, std::size_t i) {
+    return static_cast<float>(from * 1000) + static_cast<float>(to * 100) +
+           static_cast<float>(i % 97);
+}
+
+// counts: of all ranks; empty: `count` to each.
+void check_exchange(Ranks& ranks, std::size_t count, const std::vector<std::uint64_t>& counts) {
+    const auto world = static_cast<std::size_t>(ranks.world.size());
+    const auto between = [&](std::size_t from, std::size_t to) {
+        return counts.empty() ? count : static_cast<std::size_t>(counts[from * world + to]);
+    };
+    const auto given = ranks.upload([&](int rank) {
+        std::vector<float> values{-1};
+        for (std::size_t to = 0; to < world; ++to)
+            for (std::size_t i = 0; i < between(static_cast<std::size_t>(rank), to); ++i)
+                values.push_back(sent_value(rank, to, i));
+        return bytes_of(values);
+    });
+    std::size_t all = 0;
+    for (std::size_t from = 0; from < world; ++from)
+        for (std::size_t to = 0; to < world; ++to) all += between(from, to);
+    const auto taken = ranks.zeros((all + 1) * sizeof(float));
+    ranks.world.each([&](Rank& rank) {
+        ddp_collective c =
+            ranks.collective(rank.rank(), DDP_COLLECTIVE_ALL_TO_ALL, DDP_F32,
+                             of(given, rank) + sizeof(float), of(taken, rank), count);
+        if (!counts.empty()) {
+            c.counts = counts.data();
+            c.count = all;
+        }
+        ASSERT_EQ(rank.run(c), DDP_OK) << rank.failure.message;
+        std::vector<float> want;
+        const auto self = static_cast<std::size_t>(rank.rank());
+        for (std::size_t from = 0; from < world; ++from)
+            for (std::size_t i = 0; i < between(from, self); ++i)
+                want.push_back(sent_value(static_cast<int>(from), self, i));
+        want.push_back(0);  // behind the message
+        EXPECT_EQ(
+            values_of<float>(ranks.gpu_of(rank).read(of(taken, rank), want.size() * sizeof(float))),
+            want);
+    });
+}
+
+TEST(NcclOnGpu, ExchangesEqualAndUnevenParts) {
+    Ranks ranks(largest_world());
+    ASSERT_TRUE(ranks.world.connected()) << ranks.world[0].failure.message;
+    ASSERT_TRUE(ranks.world[0].capabilities() & DDP_BACKEND_ALL_TO_ALL);
+    const auto world = static_cast<std::size_t>(ranks.world.size());
+    for (const std::size_t count : {0, 1, 1003, 100'003}) check_exchange(ranks, count, {});
+    for (const std::size_t most : {1, 30, 50'000}) {
+        std::vector<std::uint64_t> counts;
+        for (std::size_t i = 0; i < world * world; ++i)
+            counts.push_back((i * 7919 + most) % (most + 1) * (i % 3 != 1));
+        check_exchange(ranks, 0, counts);
+    }
+    // A rank that neither sends to others nor gets anything of them.
+    std::vector<std::uint64_t> counts(world * world, 5);
+    for (std::size_t other = 0; other < world; ++other)
+        counts[other] = counts[other * world] = other == 0 ? 3 : 0;
+    check_exchange(ranks, 0, counts);
+}
+
 TEST(NcclOnGpu, AllocatesBucketsWhereItCan) {
     Ranks ranks(largest_world());
     ASSERT_TRUE(ranks.world.connected()) << ranks.world[0].failure.message;

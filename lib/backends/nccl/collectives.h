@@ -21,6 +21,7 @@ void nccl_allreduce(const Channel& channel, const ddp_collective& c, const Deadl
 void nccl_reduce_scatter(const Channel& channel, const ddp_collective& c, const Deadline& deadline);
 void broadcast(const Channel& channel, const ddp_collective& c, const Deadline& deadline);
 void allgather(const Channel& channel, const ddp_collective& c, const Deadline& deadline);
+void all_to_all(const Channel& channel, const ddp_collective& c, const Deadline& deadline);
 
 // Every rank gets its share of the others' data and reduces it in rank order, with libddp's kernel.
 void direct_allreduce(const Channel& channel, const ddp_collective& c, const Deadline& deadline);

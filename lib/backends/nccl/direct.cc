@@ -1,4 +1,4 @@
-// Reductions in rank order: NCCL only carries the data.
+// Reductions in rank order, and all_to_all: NCCL only carries the data.
 #include <vector>
 
 #include "backends/nccl/collectives.h"
@@ -122,6 +122,30 @@ void direct_reduce_scatter(const Channel& channel, const ddp_collective& c,
             return Share{part_begin(c, number), part_count(c, number)};
         },
         deadline);
+}
+
+void all_to_all(const Channel& channel, const ddp_collective& c, const Deadline& deadline) {
+    const Pieces pieces{channel, c};
+    const Exchanged exchanged(c, channel.world);
+    std::vector<std::uint64_t> counts;
+    const ddp_collective input = exchanged.input(channel.rank),
+                         output = exchanged.output(channel.rank, counts);
+    if (const std::size_t own = part_bytes(input, channel.rank); own > 0)
+        check(cudaMemcpyAsync(part_of(output, c.recv, channel.rank),
+                              part_of(input, c.send, channel.rank), own, cudaMemcpyDeviceToDevice,
+                              pieces.stream),
+              "cudaMemcpyAsync");
+    if (channel.world == 1) return;
+    channel.communicator.enqueue("all_to_all", deadline, [&](ncclComm_t comm) {
+        Exchange exchange(comm, pieces.stream);
+        for (int peer = 0; peer < channel.world; ++peer) {
+            if (peer == channel.rank) continue;
+            const auto to = static_cast<std::size_t>(peer);
+            exchange.send(part_of(input, c.send, peer), part_bytes(input, peer), to);
+            exchange.receive(part_of(output, c.recv, peer), part_bytes(output, peer), to);
+        }
+        return exchange.end();
+    });
 }
 
 }  // namespace libddp::cuda

@@ -118,7 +118,8 @@ NcclTransport::NcclTransport(const ddp_backend_host& host)
 }
 
 std::uint32_t NcclTransport::capabilities() const {
-    std::uint32_t flags = DDP_BACKEND_CUDA | DDP_BACKEND_DEVICE_ONLY | DDP_BACKEND_COUNTS;
+    std::uint32_t flags =
+        DDP_BACKEND_CUDA | DDP_BACKEND_DEVICE_ONLY | DDP_BACKEND_COUNTS | DDP_BACKEND_ALL_TO_ALL;
     if (settings_.direct) flags |= DDP_BACKEND_DETERMINISTIC;
     if (settings_.direct || settings_.averages) flags |= DDP_BACKEND_FUSES_SCALE;
     // The other way needs memory of its own in each operation.
@@ -155,6 +156,8 @@ void NcclTransport::dispatch(const ddp_collective& c, const Deadline& deadline) 
             return broadcast(channel, c, deadline);
         case DDP_COLLECTIVE_ALLGATHER:
             return allgather(channel, c, deadline);
+        case DDP_COLLECTIVE_ALL_TO_ALL:
+            return all_to_all(channel, c, deadline);
         default:
             fail(DDP_ERROR_UNSUPPORTED, "unknown collective ", c.kind);
     }

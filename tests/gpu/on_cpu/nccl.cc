@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -60,6 +61,8 @@ struct Clique {
     // Returns when all ranks are in the same operation and it is done; false if one gave up.
     bool run(std::size_t rank, const Calls* mine, const std::atomic<bool>& aborted) {
         std::unique_lock lock(mutex);
+        if (mine && !mine->empty() && is_of_pair(mine->front()))
+            return run_pairs(lock, static_cast<int>(rank), *mine, aborted);
         if (aborted) return false;
         calls[rank] = mine;
         const std::uint64_t turn = turns;
@@ -80,10 +83,42 @@ struct Clique {
         return true;
     }
 
+    static bool is_of_pair(const Call& call) {
+        return call.kind == Call::kSend || call.kind == Call::kRecv;
+    }
+
+    // Sends and receives need the two ranks alone.
+    bool run_pairs(std::unique_lock<std::mutex>& lock, int rank, const Calls& mine,
+                   const std::atomic<bool>& aborted) {
+        std::size_t missing = mine.size();
+        for (const Call& call : mine) {
+            const bool sends = call.kind == Call::kSend;
+            const std::pair<int, int> way =
+                sends ? std::pair(rank, call.peer) : std::pair(call.peer, rank);
+            auto& others = (sends ? receivers : senders)[way];
+            if (others.empty()) {
+                (sends ? senders : receivers)[way].push_back({&call, &missing});
+                continue;
+            }
+            const Waiting other = others.front();
+            others.pop_front();
+            const Call &send = sends ? call : *other.call, &receive = sends ? *other.call : call;
+            if (receive.bytes == send.bytes) std::memcpy(receive.recv, send.send, send.bytes);
+            --*other.missing;
+            --missing;
+        }
+        changed.notify_all();
+        while (missing > 0 && !aborted) changed.wait_for(lock, std::chrono::milliseconds(1));
+        if (missing == 0) return true;
+        for (auto* waiting : {&senders, &receivers})
+            for (auto& [way, calls_of_way] : *waiting)
+                std::erase_if(calls_of_way,
+                              [&](const Waiting& each) { return each.missing == &missing; });
+        return false;
+    }
+
     void carry_out() {
         if (!calls[0] || calls[0]->empty()) return;  // a meeting, and nothing else
-        const Call::Kind kind = calls[0]->front().kind;
-        if (kind == Call::kSend || kind == Call::kRecv) return exchange();
         for (std::size_t i = 0; i < calls[0]->size(); ++i) carry_out(i);
     }
 
@@ -145,21 +180,15 @@ struct Clique {
         for (const Calls* theirs : calls) std::memcpy(of(theirs, i).recv, all.data(), all.size());
     }
 
-    void exchange() {
-        for (std::size_t from = 0; from < world; ++from)
-            for (const Call& send : *calls[from]) {
-                if (send.kind != Call::kSend) continue;
-                for (const Call& receive : *calls[static_cast<std::size_t>(send.peer)])
-                    if (receive.kind == Call::kRecv && receive.peer == static_cast<int>(from) &&
-                        receive.bytes == send.bytes)
-                        std::memcpy(receive.recv, send.send, send.bytes);
-            }
-    }
-
     const std::size_t world;
     std::mutex mutex;
     std::condition_variable changed;
     std::vector<const Calls*> calls;
+    struct Waiting {
+        const Call* call;
+        std::size_t* missing;  // of its group
+    };
+    std::map<std::pair<int, int>, std::deque<Waiting>> senders, receivers;  // by from and to
     std::size_t arrived = 0;
     std::uint64_t turns = 0;
 };
