@@ -37,6 +37,10 @@ bool is_of_training(const Signature& s) {
            s.purpose == Purpose::kStepBegin || s.purpose == Purpose::kReadyOrder;
 }
 
+bool is_uneven(const Signature& s) {
+    return s.kind == DDP_COLLECTIVE_ALL_TO_ALL && s.parts == kUnevenParts;
+}
+
 // A rank and what it is at.
 struct Side {
     std::int32_t rank;
@@ -129,7 +133,7 @@ std::string hint(const Side& a, const Side& b, const ParamName& name_of) {
     if (a.at.device != b.at.device)
         return "the memory is that of the CPU on one of the ranks, and that of a device on the "
                "other";
-    if ((a.at.parts == kUnevenParts) != (b.at.parts == kUnevenParts))
+    if (a.at.kind == b.at.kind && is_uneven(a.at) != is_uneven(b.at))
         return "one of the ranks gives a count for each rank (ddp_all_to_allv), and the other one "
                "count for all (ddp_all_to_all)";
     if (a.at.parts != b.at.parts && a.at.count == b.at.count)
@@ -142,7 +146,7 @@ std::string hint(const Side& a, const Side& b, const ParamName& name_of) {
 
 std::string describe(const Signature& s) {
     std::string text = collective_name(s.kind);
-    if (s.parts == kUnevenParts)
+    if (is_uneven(s))
         text += str(" of uneven parts of ", dtype_name(s.dtype));
     else if (s.kind != DDP_COLLECTIVE_BARRIER)
         text += str(" of ", s.count, " ", dtype_name(s.dtype));

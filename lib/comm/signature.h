@@ -22,6 +22,7 @@ struct Signature : OpFacts {
     std::int64_t sequence;
     std::uint64_t count;
     // a hash of the sizes of ranks' parts; 0: they are alike; kUnevenParts: ranks tell each other
+    // those of an all_to_all
     std::uint64_t parts = 0;
 };
 constexpr std::uint64_t kUnevenParts = 1;

@@ -84,6 +84,18 @@ TEST(Signature, PartsThatDifferAreNamed) {
     EXPECT_THAT(story(a, b), HasSubstr("different sizes"));
 }
 
+TEST(Signature, UnevenPartsOnOneRankAreNamed) {
+    Signature a = bucket_of_step(3, 3), b = a;
+    a.kind = b.kind = DDP_COLLECTIVE_ALL_TO_ALL;
+    a.parts = kUnevenParts;
+    a.count = 0;
+    EXPECT_THAT(story(a, b), AllOf(HasSubstr("rank 0 is at all_to_all of uneven parts of f32"),
+                                   HasSubstr("rank 1 is at all_to_all of 1000 f32"),
+                                   HasSubstr("ddp_all_to_allv")));
+    b.kind = DDP_COLLECTIVE_ALLGATHER;
+    EXPECT_THAT(story(a, b), HasSubstr("in a different order"));
+}
+
 TEST(Signature, NoSyncOnOneRankIsNamed) {
     EXPECT_THAT(story(bucket_of_step(2, 2), bucket_of_step(4, 2)),
                 AllOf(HasSubstr("rank 0 syncs step 2, and rank 1 did not sync it (no_sync)"),
