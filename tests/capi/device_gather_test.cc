@@ -58,6 +58,11 @@ const std::vector<Named> kHooks{
 #endif
 };
 
+// Whether bits depend on the buckets, which are others where parameters lie on several devices.
+bool depends_on_buckets(const Named& hook) {
+    return hook.feeds_back && std::string(hook.name).find("quantize") != std::string::npos;
+}
+
 // Rank 1 has no gradient for parameter 4 in one step, and a NaN in parameter 1 in another.
 bool absent(int rank, int p, int step) {
     return step == kAbsentStep && p == 4 && rank == 1;
@@ -194,6 +199,7 @@ INSTANTIATE_TEST_SUITE_P(All, DeviceGatherTest,
 
 TEST_P(DeviceGatherTest, SameBitsAsOnTheCpu) {
     for (const Named& hook : kHooks) {
+        if (depends_on_buckets(hook) && GetParam().devices.size() > 1) continue;
         SCOPED_TRACE(testing::Message() << hook.name << " " << hook.options);
         const auto expected = on_cpu(hook, GetParam().world);
         run([&](int rank, ddp_group* group, const std::vector<int>& devices) {
@@ -211,6 +217,7 @@ TEST_P(DeviceGatherTest, SameBitsAsOnTheCpu) {
 TEST_P(DeviceGatherTest, AStateGoesFromTheCpuToADeviceAndBack) {
     for (const Named& hook : kHooks) {
         if (!hook.feeds_back) continue;
+        if (depends_on_buckets(hook) && GetParam().devices.size() > 1) continue;
         SCOPED_TRACE(testing::Message() << hook.name << " " << hook.options);
         const auto expected = on_cpu(hook, GetParam().world);
         std::vector<Training> resumed(expected.size());
@@ -275,6 +282,8 @@ using DeviceHookMemoryTest = DeviceTest;
 
 TEST_F(DeviceHookMemoryTest, IsUsedAgainBeforeTheDeviceIsDone) {
     std::vector<Named> hooks = kOfEachKind;
+    // The broadcasts in place of this backend's all_to_all take memory of their own each time.
+    std::erase_if(hooks, [](const Named& hook) { return std::string(hook.name) == "quantize"; });
     hooks.push_back({"fp16", "", false});
     hooks.push_back({"powersgd", "rank=1,start=0,min_rate=0", true});
     hooks.push_back({"batched_powersgd", "rank=1,start=0,min_rate=0", true});

@@ -18,7 +18,7 @@ import namespaces
 BEGIN, END = "<!-- link: written by tests/bench/hooks/link.py -->\n", "<!-- link: end -->\n"
 
 # Hook, options, and the share of the plain time that it may take.
-HOOKS = [("fp16", "", 0.55), ("bf16", "", 0.55), ("quantize", "", 0.35), ("quantize", "rounding=stochastic", 0.35),
+HOOKS = [("fp16", "", 0.55), ("bf16", "", 0.55), ("quantize", "", 0.35), ("quantize", "rounding=stochastic", 0.45),
          ("powersgd", "rank=4,start=2", 0.15)]
 
 
