@@ -24,7 +24,8 @@
  *                           lives, but may then count twice. Elastic jobs do the same (elastic.h).
  *
  * NO COLLECTIVE IS ADDED on tcp and shm, nor on hierarchical if all hosts have as many ranks: votes
- * travel with the message by which ranks meet for the last bucket. Otherwise ddp_finalize and
+ * travel with the message by which ranks meet for the last bucket. Not in the bucket itself: hooks
+ * change what is in it, and with shards not every rank gets all of it. Otherwise ddp_finalize and
  * ddp_step_discard end with an allgather of 16 bytes a rank: on other backends (gloo, mpi, nccl,
  * your own), with gradients on a device that nccl reduces, and with a hook that the program gives
  * (ddp_set_comm_hook, ddp_hook_then) or that sends nothing (noop). ddp_finalize_on and
@@ -33,6 +34,7 @@
  *
  * A LAUNCHER VOTES, TOO: `ddprun --checkpoint-on SIGUSR1 --stop-on SIGTERM` makes such a signal to
  * ddprun a vote of one of its ranks, in all of its contexts. No signal reaches the program.
+ * ddp_context_create returns UNAVAILABLE if the rank does not see ddprun's memory (/proc).
  *
  * EXPERIMENTAL: bits 4 to 15 may get names.
  */

@@ -10,6 +10,7 @@
 #include "comm/group.h"
 #include "ddp/plan.h"
 #include "ddp/sparse.h"
+#include "launch/vote_page.h"
 #include "util/hot_path.h"
 #include "util/log.h"
 #include "util/options.h"
@@ -185,6 +186,9 @@ ContextOptions read_options(const ddp_context_options* options, const Group& gro
     reducer.skip_unused = has(DDP_CONTEXT_SKIP_UNUSED_BUCKETS);
     reducer.votes = has(DDP_CONTEXT_VOTES);
     read_check(o, reducer);
+    // A launcher's memory that this rank does not see is an error here, and not in ddp_commit, where
+    // the other ranks would wait.
+    if (reducer.votes) VoteListener();
     result.initial_broadcast = !has(DDP_CONTEXT_NO_INITIAL_BROADCAST);
     result.buffer_broadcast = !has(DDP_CONTEXT_NO_BUFFER_BROADCAST);
     result.weighted = o.reduction == DDP_REDUCTION_WEIGHTED_MEAN;

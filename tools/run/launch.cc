@@ -400,7 +400,7 @@ int Launch::run_here() {
             if (survival_->starts() != starts) follow_with_metrics();
         }
         const bool may_restart =
-            job_->failure() && job_->failure()->may_restart && interrupted_ == 0;
+            job_->failure() && job_->failure()->may_restart && interrupted_ == 0 && !stop_asked_;
         if (is_elastic() || !may_restart || generation_ == options_.max_restarts) break;
     }
     if (joins()) roll_->take_part(false);
@@ -435,8 +435,8 @@ Report Launch::report() const {
     report.text = own_reason();
     if (report.code != 0)
         report.weight = job_ && job_->failure() ? job_->failure()->weight : Weight::kLauncher;
-    report.may_restart =
-        interrupted_ == 0 && !(job_ && job_->failure() && !job_->failure()->may_restart);
+    report.may_restart = interrupted_ == 0 && !stop_asked_ &&
+                         !(job_ && job_->failure() && !job_->failure()->may_restart);
     if (job_ && !job_->ended()) {
         report.state = report.code == 0 ? Report::State::kRunning : Report::State::kFailed;
     } else {

@@ -17,7 +17,7 @@ BOUND = 120  # seconds
 
 
 def start(path):
-    return subprocess.Popen([DDPRUN, "--no-tag", "-n", str(RANKS), "--checkpoint-on", "SIGUSR1", "--stop-on", "SIGTERM", *TRAINER, path,
+    return subprocess.Popen([DDPRUN, "-n", str(RANKS), "--checkpoint-on", "SIGUSR1", "--stop-on", "SIGTERM", *TRAINER, path,
                              str(STEPS)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
@@ -26,7 +26,7 @@ def end(job, text):
     print(text, flush=True)
     if job.returncode != 0:
         sys.exit(f"ended with {job.returncode}")
-    last = re.findall(r"(?m)^rank \d: (stopped|done) after step (\d+), (y = .*)$", text)
+    last = re.findall(r"(?m)^\[\d\] rank \d: (stopped|done) after step (\d+), (y = .*)$", text)
     if len(last) != RANKS or len(set(last)) != 1:
         sys.exit(f"the ranks end differently: {last}")
     return text, last[0][0], int(last[0][1]), last[0][2]

@@ -145,6 +145,13 @@ class VotesTest(Case):
         job.signal(signal.SIGTERM)
         self.expect(Result(job.process), 143)
 
+    def test_no_restart_after_a_stop(self):
+        job = Job(2, *VOTES, "--max-restarts", "5", "sh", "-c", f"{VOTER} auto; exit 3")
+        job.signal(signal.SIGTERM)
+        result = Result(job.process)
+        self.expect(result, 3)
+        self.assertNotIn(b"restart", result.err)
+
     def test_without_a_context_that_counts_votes(self):
         process = self.start("-n", 2, *VOTES, "sh", "-c", "echo pid; exec sleep 60")
         for _ in range(2):
