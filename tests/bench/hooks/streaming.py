@@ -2,14 +2,15 @@
 """Trains a transformer on the characters of docs/*.md with 4 ranks: with gradients averaged in each step, with DiLoCo, and with fragments that
 take turns. Writes the table of docs/hooks.md.
 
-usage: streaming.py [--ddprun PATH] [--python PATH] [--steps 600] [--seeds 2] [--page docs/hooks.md]
+usage: streaming.py [--ddprun PATH] [--python PATH] [--steps 604] [--seeds 2] [--page docs/hooks.md]
 
-Without --page the table is only printed. The status is 1 if the loss of fragments is more than 0.05 above that of DiLoCo. PyTorch and the package ddp must be there; PYTHONPATH may say where.
+--steps: a number after a turn of every fragment with its delay, so that no run loses more of its last steps than another. Without --page the
+table is only printed. The status is 1 if the loss of fragments is more than 0.05 above that of DiLoCo. PyTorch and the package ddp must be
+there; PYTHONPATH may say where.
 """
 import argparse
 import json
 import pathlib
-import re
 import subprocess
 import sys
 
@@ -27,12 +28,8 @@ RUNS = [
 ]
 
 
-def train(outer, steps, seed):
-    """One rank. Returns the held-out loss, and the bytes of each step."""
-    import ddp
-    import torch
-
-    torch.set_num_threads(1)
+def train(ddp, torch, group, outer, steps, seed):
+    """One rank's training. Returns the held-out loss, the most bytes in a step, those of all steps, and those of the model."""
     torch.manual_seed(seed)
     text = "".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs").glob("*.md")))
     letters = sorted(set(text))
@@ -65,7 +62,6 @@ def train(outer, steps, seed):
     for each in params:
         each.grad = torch.zeros_like(each)
     optimizer = torch.optim.AdamW(params, lr=3e-3)
-    group = ddp.Group()
     with ddp.Context(group) as ctx:
         for name, each in net.named_parameters():
             ctx.register(name, each.detach().numpy(), each.grad.numpy())
@@ -95,38 +91,55 @@ def train(outer, steps, seed):
         with torch.no_grad():
             chance.manual_seed(7)
             loss = sum(loss_of(held_out, chance, 32).item() for _ in range(20)) / 20
-        group.barrier()
-        if group.rank == 0:
-            print("result", json.dumps({"loss": loss, "peak": max(sent[1:]), "all": sum(sent[1:]),
-                                        "model": sum(4 * each.numel() for each in params)}))
+        return loss, max(sent[1:]), sum(sent[1:]), sum(4 * each.numel() for each in params)
 
 
-def run(options, outer, seed):
-    command = [options.ddprun, "-n", str(RANKS), options.python, "-B", __file__, "--rank", json.dumps([outer, options.steps, seed])]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=1800, check=False)
-    found = re.search(r"result (.*)", done.stdout)
-    if done.returncode != 0 or not found:
-        sys.exit(f"status {done.returncode} of {' '.join(command)}\n{done.stdout}")
-    return json.loads(found.group(1))
+def train_all(steps, seeds):
+    """One rank: every run of every seed, one after another."""
+    import ddp
+    import torch
+
+    torch.set_num_threads(1)
+    group = ddp.Group()
+    for seed in range(1, seeds + 1):
+        for name, outer in RUNS:
+            result = train(ddp, torch, group, outer, steps, seed)
+            if group.rank == 0:
+                print("result", json.dumps([name, *result]), flush=True)
+
+
+def run_all(options):
+    """The results by name."""
+    command = [options.ddprun, "--no-tag", "-n", str(RANKS), options.python, "-B", __file__, "--rank", "--steps", str(options.steps), "--seeds",
+               str(options.seeds)]
+    results = {}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as job:
+        for line in job.stdout:
+            print(line, end="", flush=True)
+            if line.startswith("result "):
+                name, *result = json.loads(line[len("result "):])
+                results.setdefault(name, []).append(result)
+    if job.returncode != 0:
+        sys.exit(f"status {job.returncode} of {' '.join(command)}")
+    return results
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ddprun", default="build/release/tools/run/ddprun")
     parser.add_argument("--python", default=sys.executable)
-    parser.add_argument("--steps", type=int, default=600)
+    parser.add_argument("--steps", type=int, default=604)
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--page", type=pathlib.Path)
-    parser.add_argument("--rank", help=argparse.SUPPRESS)
+    parser.add_argument("--rank", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.rank:
-        return train(*json.loads(options.rank))
-    lines, failed, whole = [], [], None
+        return train_all(options.steps, options.seeds)
+    lines, failed, whole, results = [], [], None, run_all(options)
     for name, outer in RUNS:
-        runs = [run(options, outer, seed) for seed in range(1, options.seeds + 1)]
-        losses = [each["loss"] for each in runs]
+        losses = [each[0] for each in results[name]]
         loss = sum(losses) / len(losses)
-        peak, everything, model = runs[0]["peak"], runs[0]["all"], runs[0]["model"]
+        _, peak, everything, model = results[name][0]
         if outer == {}:
             whole = loss
         elif outer and loss > whole + ALLOWED_LOSS:
@@ -134,11 +147,10 @@ def main():
         travels = max(1, (outer or {}).get("delay", 1))
         lines.append(f"| {name} | {loss:.3f} ({min(losses):.3f} to {max(losses):.3f}) | {peak:,} | {peak / travels:,.0f} | "
                      f"{everything / (options.steps - 1):,.0f} |\n")
-        print(lines[-1], end="", flush=True)
     head = [f"Held-out loss of a transformer of {model / 4e3:,.0f}k parameters on characters ({RANKS} ranks, {options.steps} steps, period "
             f"{PERIOD}, mean and range of {options.seeds} seeds), and the bytes that a rank gives to collectives:\n", "\n",
             "| What is averaged | Loss | Most in a step | The same, spread over the delay | Mean of all steps |\n", "|---|---|---|---|---|\n"]
-    print("".join(head))
+    print("".join(head + lines))
     if options.page:
         before, rest = options.page.read_text(encoding="utf-8").split(BEGIN)
         options.page.write_text(before + BEGIN + "".join(head + lines) + END + rest.split(END)[1], encoding="utf-8")
