@@ -13,10 +13,10 @@
 #include "kernels/codec.h"
 #include "unit/device/reference.h"
 
+namespace eight_bits_blocks_test {
+
 using namespace libddp;
 using eight_bits::Draws;
-
-namespace {
 
 struct Format {
     const char* name;
@@ -369,4 +369,4 @@ TYPED_TEST(EightBits, ASumThatOverflowsIsNaN) {
     EXPECT_FALSE(std::isnan(sum.ranks[0].gradient[192]));
 }
 
-}  // namespace
+}  // namespace eight_bits_blocks_test
