@@ -417,7 +417,8 @@ void DevicePath::enqueue_broadcasts(const ddp_collective& c, const Submitted& su
     std::size_t most = 1;
     for (int root = 0; root < config_.world; ++root)
         most = std::max(most, all_parts(exchanged.input(root), config_.world));
-    const std::shared_ptr<std::byte> passing = stream_->allocate(most * dtype_size(c.dtype));
+    std::byte* const passing = passing_.require(most * dtype_size(c.dtype), stream_);
+    if (in_graph) keep_in_graph(passing_.on_device());
     auto* next = static_cast<std::byte*>(c.recv);
     for (int root = 0; root < config_.world; ++root) {
         const ddp_collective input = exchanged.input(root);
@@ -425,7 +426,7 @@ void DevicePath::enqueue_broadcasts(const ddp_collective& c, const Submitted& su
         op.kind = DDP_COLLECTIVE_BROADCAST;
         op.counts = nullptr;
         op.root = root;
-        op.recv = passing.get();
+        op.recv = passing;
         op.send = root == config_.rank ? c.send : op.recv;
         op.count = all_parts(input, config_.world);
         if (op.count > 0) enqueue(op, submitted, in_graph);

@@ -10,6 +10,7 @@
 #include "comm/signature.h"
 #include "comm/stream_watch.h"
 #include "comm/transport.h"
+#include "device/scratch.h"
 #include "device/stream.h"
 
 namespace libddp {
@@ -61,6 +62,7 @@ private:
 
     const Config config_;
     const StreamPtr stream_;
+    ScratchMemory passing_;  // what another rank broadcasts, for an all_to_all
     // null: the backend takes device memory, or there is one rank
     std::unique_ptr<HostRelay> relay_;
 };
