@@ -15,8 +15,7 @@ namespace {
 // a rank has the part of distance d that began d mod 2^k ranks before it.
 class Parts {
 public:
-    Parts(const ddp_collective& c, int rank, int size)
-        : exchanged_(c, size), rank_(rank), size_(size) {
+    Parts(const ddp_collective& c, int rank, int size) : exchanged_(c, size), size_(size) {
         const ddp_collective input = exchanged_.input(rank);
         for (int distance = 0; distance < size; ++distance)
             held_.push_back(part_of(input, c.send, (rank + distance) % size));
@@ -38,7 +37,7 @@ public:
 
 private:
     const Exchanged exchanged_;
-    const int rank_, size_;
+    const int size_;
     std::vector<std::byte*> held_;
 };
 
