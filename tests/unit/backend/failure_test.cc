@@ -6,6 +6,7 @@
 #include <atomic>
 #include <future>
 #include <stdexcept>
+#include <utility>
 
 #include "unit/backend/fake_host.h"
 #include "util/host.h"
@@ -407,7 +408,12 @@ TEST_P(Backends, DestroyDoesNotTakeBackWhatWasSent) {
 
 TEST_P(Algorithms, DestroyLeavesNoThreadAndNoDescriptor) {
     { World warm_up(3, GetParam()); }
-    const std::size_t threads = entries("/proc/self/task"), descriptors = entries("/proc/self/fd");
+    std::size_t threads = entries("/proc/self/task"), before = 0;
+    for (int tries = 0; threads != before && tries < 100; ++tries) {
+        sleep_ms(50);  // threads of an earlier test may be about to exit
+        before = std::exchange(threads, entries("/proc/self/task"));
+    }
+    const std::size_t descriptors = entries("/proc/self/fd");
     for (int repeat = 0; repeat < 2; ++repeat) {
         World world(4, GetParam());
         ASSERT_TRUE(world.connected());
@@ -415,7 +421,7 @@ TEST_P(Algorithms, DestroyLeavesNoThreadAndNoDescriptor) {
     }
     for (int tries = 0; entries("/proc/self/task") > threads && tries < 1000; ++tries)
         sleep_ms(10);  // exited, not yet reaped
-    EXPECT_EQ(entries("/proc/self/task"), threads);
+    EXPECT_LE(entries("/proc/self/task"), threads);
     EXPECT_EQ(entries("/proc/self/fd"), descriptors);
 }
 
