@@ -10,21 +10,17 @@ By hand:
 
     DDP_ELASTIC_WORKER=.../dist_elastic_outer_worker DDP_ELASTIC_STORE=.../dist_elastic_store python3 outer_storm.py --faults 100
 """
-import argparse
-import concurrent.futures
 import random
 import re
 import signal
-import sys
-import threading
 import time
 
-from jobs import BACKENDS, SLACK, Job, stacks
+import storms
+from jobs import BACKENDS, SLACK, Job
 
 QUICK_FAULTS = 6
 PLACES = ("join", "meet", "step", "averager", "averaged", "commit")  # outer_worker.c
 PARAMS, RATE, MOMENTUM = 6, 0.7, 0.9
-WAIT_S = 60 * SLACK
 ROSTER = re.compile(r"roster (\d+) step (\d+) rank (\d+) of (\d+) after \S+ ms$")
 TURN = re.compile(r"turn (\d+) in (\d+) of (\d+): (\w+) (\S+)$")
 # Fragments of equal size, delay and alpha in percent.
@@ -32,29 +28,14 @@ SETTINGS = ((3, 2, 50), (1, 0, 0), (2, 5, 0), (6, 1, 25), (1, 11, 50), (3, 0, 75
 PERIOD, SIZE = 12, 10
 
 
-class Rank:
-    """A process, and what it has said so far."""
+class Rank(storms.Rank):
+    turn = 0  # the roster of its last turn
 
-    def __init__(self, job, **settings):
-        self.settings = settings
-        self.process = job.start(**settings)
-        self.lines = []
-        self.roster = self.turn = 0  # the last one that it was in, and that of its last turn
-        self.thread = threading.Thread(target=self.listen)
-        self.thread.start()
-
-    def listen(self):
-        for line in self.process.stdout:
-            line = line.rstrip("\n")
-            if match := ROSTER.match(line):
-                self.roster = int(match.group(1))
-            elif match := TURN.match(line):
-                self.turn = int(match.group(2))
-            self.lines.append(line)
-
-    @property
-    def alive(self):
-        return self.process.poll() is None
+    def heard(self, line):
+        if match := ROSTER.match(line):
+            self.roster = int(match.group(1))
+        elif match := TURN.match(line):
+            self.turn = int(match.group(2))
 
 
 def replay(history, fragments, delay, alpha):
@@ -92,7 +73,7 @@ def replay(history, fragments, delay, alpha):
     return sums
 
 
-class Storm:
+class Storm(storms.Storm):
     def __init__(self, seed, faults, backend=None):
         chance = self.chance = random.Random(seed)
         self.seed, self.faults = seed, faults
@@ -103,22 +84,8 @@ class Storm:
                          "alpha_percent": self.percent}
         self.ranks, self.done = [], 0
 
-    def __str__(self):
-        return f"seed {self.seed}, {self.faults} faults: world {self.world} " + " ".join(f"{k}={v}" for k, v in self.settings.items())
-
-    def until(self, what, condition):
-        deadline = time.monotonic() + WAIT_S
-        while not condition():
-            for number, rank in enumerate(self.ranks):
-                if any(line.startswith("error") for line in rank.lines[-20:]):
-                    raise AssertionError(f"process {number}: {rank.lines[-20:]}")
-            if time.monotonic() > deadline:
-                where = [f"process {i}:\n{stacks(rank.process.pid)}" for i, rank in enumerate(self.ranks) if rank.alive]
-                raise AssertionError("\n".join([f"no end of the wait for {what}", *where]))
-            time.sleep(0.002)
-
-    def members(self):
-        return [rank for rank in self.ranks if rank.alive and rank.roster > 0]
+    def bad(self, line):
+        return line.startswith("error")
 
     def start(self, job, may_die=True):
         settings = {}
@@ -203,39 +170,9 @@ class Storm:
             assert abs(told - sums[steps]) < 1e-3 + 1e-4 * abs(sums[steps]), f"after step {steps} in roster {roster}: {told}, not {sums[steps]}"
         self.turns, self.steps = len(history), history[-1][0]
 
-
-def story(storm):
-    """None, or what went wrong."""
-    start = time.monotonic()
-    try:
-        storm.run()
-    except Exception as error:
-        said = [f"--- process {i} {rank.settings or ''} {rank.process.poll()}\n" + "\n".join(rank.lines[-12:])
-                for i, rank in enumerate(storm.ranks) if i > len(storm.ranks) - 8]
-        return "\n".join([f"=== {storm}\nFAULT after {storm.done} ranks were lost: {error}", *said])
-    print(f"{storm}: {storm.done} ranks lost, {storm.steps} steps, {storm.turns} turns checked, {storm.lost} done again, {storm.untold} that no rank "
-          f"could commit, "
-          f"{time.monotonic() - start:.0f} s", flush=True)
-    return None
-
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--faults", type=int, default=100)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--backend", choices=BACKENDS)
-    parser.add_argument("--jobs", type=int, default=1)
-    given = parser.parse_args()
-    if given.quick:
-        storms = [Storm(seed, QUICK_FAULTS, backend) for seed, backend in enumerate(BACKENDS)]
-    else:
-        storms = [Storm(seed, given.faults, given.backend) for seed in range(given.seed, given.seed + given.jobs)]
-    with concurrent.futures.ThreadPoolExecutor(2) as pool:
-        faults = [text for text in pool.map(story, storms) if text]
-    print("\n".join(faults))
-    return sys.exit(1 if faults else 0)
+    def told(self):
+        return f"{self.steps} steps, {self.turns} turns checked, {self.lost} done again, {self.untold} that no rank could commit"
 
 
 if __name__ == "__main__":
-    main()
+    storms.main(Storm, __doc__, QUICK_FAULTS, faults=100, seed=0)

@@ -10,58 +10,38 @@ By hand:
 
     DDP_ELASTIC_WORKER=.../dist_elastic_shard_worker DDP_ELASTIC_STORE=.../dist_elastic_store python3 shards_storm.py --faults 200
 """
-import argparse
-import concurrent.futures
 import random
 import re
 import signal
-import sys
-import threading
 import time
 
-from jobs import BACKENDS, SLACK, Job, stacks
+import storms
+from jobs import BACKENDS, SLACK, Job
 
 QUICK_FAULTS = 6
 # Where a process can die by itself (shard_worker.c).
 PLACES = ("join", "meet", "recall", "recalled", "step", "finalize", "optimizer", "publish", "commit", "keep", "kept")
-WAIT_S = 60 * SLACK
 FRESH = re.compile(r"(?:recalled|kept) (\d+) in (\d+)$")
 ROSTER = re.compile(r"roster (\d+) step (\d+) rank (\d+) of (\d+)$")
 APPLIED = re.compile(r"applied (\d+) in (\d+)$")
 BAD = re.compile(r"(wrong|lost|error|left behind)")
 
 
-class Rank:
-    """A process, and what it has said so far."""
+class Rank(storms.Rank):
+    fresh = 0  # the last roster in which it has recalled or kept
 
-    def __init__(self, job, **settings):
-        self.settings = settings
-        self.process = job.start(**settings)
-        self.lines = []
-        self.number = None  # of those that were lost
-        self.roster = self.fresh = 0  # the last one that it was in, and the last in which it has recalled or kept
-        self.thread = threading.Thread(target=self.listen)
-        self.thread.start()
-
-    def listen(self):
-        for line in self.process.stdout:
-            line = line.rstrip("\n")
-            if match := ROSTER.match(line):
-                self.roster = int(match.group(1))
-            elif match := FRESH.match(line):
-                self.fresh = int(match.group(2))
-            self.lines.append(line)
-
-    @property
-    def alive(self):
-        return self.process.poll() is None
+    def heard(self, line):
+        if match := ROSTER.match(line):
+            self.roster = int(match.group(1))
+        elif match := FRESH.match(line):
+            self.fresh = int(match.group(2))
 
     def step(self):
         steps = [int(match.group(1)) for line in self.lines[-50:] if (match := APPLIED.match(line))]
         return steps[-1] if steps else -1
 
 
-class Storm:
+class Storm(storms.Storm):
     def __init__(self, seed, faults, backend=None):
         chance = self.chance = random.Random(seed)
         self.seed, self.faults = seed, faults
@@ -72,25 +52,11 @@ class Storm:
                          "update": int(chance.random() < 0.3), "accumulate": chance.choice((1, 1, 1, 2))}
         self.ranks, self.done = [], 0
 
-    def __str__(self):
-        return f"seed {self.seed}, {self.faults} faults: world {self.world} " + " ".join(f"{k}={v}" for k, v in self.settings.items())
-
-    def until(self, what, condition):
-        deadline = time.monotonic() + WAIT_S
-        while not condition():
-            for rank in self.ranks:
-                if any(BAD.match(line) for line in rank.lines[-20:]):
-                    raise AssertionError(f"process {self.ranks.index(rank)}: {rank.lines[-20:]}")
-            if time.monotonic() > deadline:
-                where = [f"process {i}:\n{stacks(rank.process.pid)}" for i, rank in enumerate(self.ranks) if rank.alive]
-                raise AssertionError("\n".join([f"no end of the wait for {what}", *where]))
-            time.sleep(0.002)
+    def bad(self, line):
+        return BAD.match(line)
 
     def freshest(self):
         return max((rank.fresh for rank in self.members()), default=0)
-
-    def members(self):
-        return [rank for rank in self.ranks if rank.alive and rank.roster > 0]
 
     def start(self, job, may_die=True):
         settings = {}
@@ -119,7 +85,6 @@ class Storm:
         victim.process.wait()
         victim.thread.join()
         self.done += 1
-        victim.number = self.done
         if victim.roster == 0:  # the others have lost nothing
             return
         self.until(f"a roster after {victim.roster}", lambda: all(rank.fresh > victim.roster for rank in self.members()))
@@ -175,37 +140,9 @@ class Storm:
             newest = max(newest, kept.get(roster, 0))
         self.steps = newest
 
-
-def story(storm):
-    """None, or what went wrong."""
-    start = time.monotonic()
-    try:
-        storm.run()
-    except Exception as error:
-        said = [f"--- process {i} {rank.settings or ''} {rank.process.poll()}, lost as number {rank.number}\n" + "\n".join(rank.lines[-12:])
-                for i, rank in enumerate(storm.ranks) if rank.number is None or rank.number > storm.done - 3]
-        return "\n".join([f"=== {storm}\nFAULT after {storm.done} ranks were lost: {error}", *said])
-    print(f"{storm}: {storm.done} ranks lost, {storm.steps} steps, {time.monotonic() - start:.0f} s", flush=True)
-    return None
-
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--faults", type=int, default=200)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--backend", choices=BACKENDS)
-    parser.add_argument("--jobs", type=int, default=1)
-    given = parser.parse_args()
-    if given.quick:
-        storms = [Storm(seed, QUICK_FAULTS, backend) for seed, backend in enumerate(BACKENDS)]
-    else:
-        storms = [Storm(seed, given.faults, given.backend) for seed in range(given.seed, given.seed + given.jobs)]
-    with concurrent.futures.ThreadPoolExecutor(len(storms) if not given.quick else 2) as pool:
-        faults = [text for text in pool.map(story, storms) if text]
-    print("\n".join(faults))
-    return sys.exit(1 if faults else 0)
+    def told(self):
+        return f"{self.steps} steps"
 
 
 if __name__ == "__main__":
-    main()
+    storms.main(Storm, __doc__, QUICK_FAULTS, faults=200, seed=1)
