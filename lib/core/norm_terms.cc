@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "kernels/dtype.h"
+#include "kernels/parts.h"
 
 namespace libddp {
 namespace {
@@ -29,7 +30,6 @@ NormTerms::NormTerms(const Layout& layout, const Model& model,
         Bucket& bucket = buckets_[b];
         bucket.block = DDP_BACKEND_BLOCK_BYTES / dtype_size(described.dtype);
         bucket.size = described.count;
-        bucket.blocks = (bucket.size + bucket.block - 1) / bucket.block;
         bucket.segments.begin = segments_.size();
         std::vector<const BucketTensor*> tensors;
         for (const BucketTensor& tensor : described.tensors)
@@ -77,11 +77,7 @@ void NormTerms::count(std::size_t bucket, const void* data, std::size_t first, s
 void NormTerms::count_share(std::size_t bucket, const void* result, ddp_dtype dtype, int rank,
                             int world) {
     const Bucket& of = buckets_[bucket];
-    const auto first = [&](int r) {
-        return std::min(of.size, of.blocks * static_cast<std::size_t>(r) /
-                                     static_cast<std::size_t>(world) * of.block);
-    };
-    const std::size_t begin = first(rank), end = first(rank + 1);
+    const auto [begin, end] = share_of_blocks(of.size, of.block, rank, world);
     count(bucket, static_cast<const std::byte*>(result) + begin * dtype_size(dtype), begin,
           end - begin, dtype);
 }

@@ -52,8 +52,7 @@ private:
     };
     struct Bucket {
         Range segments;
-        std::size_t block = 0, blocks = 0;  // elements of a block, and how many blocks
-        std::size_t size = 0;               // in elements
+        std::size_t block = 0, size = 0;  // in elements
     };
 
     double& term(std::size_t segment, std::size_t kind) {

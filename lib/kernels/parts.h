@@ -38,16 +38,25 @@ inline std::size_t all_parts(const ddp_collective& c, int world) {
     return c.counts ? c.count : c.count * static_cast<std::size_t>(world);
 }
 
-// An allreduce's result in blocks (ddp_collective.take), where each rank takes as many as any other.
-inline void take_share(const ddp_collective& c, const void* result, int rank, int world) {
-    const std::size_t bytes = c.count * dtype_size(c.dtype), block = DDP_BACKEND_BLOCK_BYTES;
-    const std::size_t blocks = (bytes + block - 1) / block;
+// Elements in blocks, of which each rank has as many as any other.
+struct BlockShare {
+    std::size_t begin, end;
+};
+inline BlockShare share_of_blocks(std::size_t count, std::size_t block, int rank, int world) {
+    const std::size_t blocks = (count + block - 1) / block;
     const auto first = [&](int r) {
-        return blocks * static_cast<std::size_t>(r) / static_cast<std::size_t>(world) * block;
+        return std::min(
+            count, blocks * static_cast<std::size_t>(r) / static_cast<std::size_t>(world) * block);
     };
-    for (std::size_t at = first(rank); at < std::min(bytes, first(rank + 1)); at += block)
-        c.take(c.taker, static_cast<const std::byte*>(result) + at, at,
-               std::min(block, bytes - at));
+    return {first(rank), first(rank + 1)};
+}
+
+// An allreduce's result in blocks (ddp_collective.take), where each rank takes its share.
+inline void take_share(const ddp_collective& c, const void* result, int rank, int world) {
+    const std::size_t block = DDP_BACKEND_BLOCK_BYTES;
+    const auto [begin, end] = share_of_blocks(c.count * dtype_size(c.dtype), block, rank, world);
+    for (std::size_t at = begin; at < end; at += block)
+        c.take(c.taker, static_cast<const std::byte*>(result) + at, at, std::min(block, end - at));
 }
 
 // An all_to_all: the part from one rank to another; and how a rank's input and its output are

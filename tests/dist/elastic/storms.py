@@ -1,4 +1,4 @@
-"""What the storms of elastic jobs share: a process and what it has said, a wait that shows where everybody stands, and the program around."""
+"""Storms of elastic jobs share this: a process and what it has said, a wait that shows where everybody stands, and the program around."""
 import argparse
 import concurrent.futures
 import sys
