@@ -34,10 +34,10 @@ def check_here(program):
 
 def check_link(program):
     with namespaces.Link("100mbit") as link:
-        check_times(namespaces.run_on_both(link, lambda host: [
+        check_times(namespaces.run_on_hosts(link, lambda host: [
             program, ("listen", "connect")[host], link.addresses[0], "29411", "100000", "3", str(STREAMS)], TIMEOUT_S))
         try:
-            namespaces.run_on_both(link, lambda host: ["false" if host else "true"], TIMEOUT_S)
+            namespaces.run_on_hosts(link, lambda host: ["false" if host else "true"], TIMEOUT_S)
         except RuntimeError as failure:
             assert "[0, 1]" in str(failure), failure
         else:

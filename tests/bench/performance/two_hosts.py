@@ -69,7 +69,7 @@ def wire_ms(link, options, size, times, streams=1):
     def command(host):
         return list(map(str, [program, ("listen", "connect")[host], link.addresses[0], PORT, size, times, streams]))
 
-    return median(map(float, namespaces.run_on_both(link, command, options.timeout).split()))
+    return median(map(float, namespaces.run_on_hosts(link, command, options.timeout).split()))
 
 
 def job_rows(section, link, options, ranks_a_host, command):

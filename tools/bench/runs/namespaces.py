@@ -1,4 +1,4 @@
-"""Two hosts on one machine: network namespaces joined by a link that is as slow as wanted. Needs the right to make
+"""Two hosts or more on one machine: network namespaces joined by links that are as slow as wanted. Needs the right to make
 namespaces (root, or CAP_NET_ADMIN and CAP_SYS_ADMIN)."""
 import contextlib
 import os
@@ -15,44 +15,63 @@ PAYLOAD = 0.952  # of a rate of tc, the bytes of TCP: tc counts 66 bytes of head
 
 
 class Link:
-    """The namespaces, and between them a pair of virtual interfaces that tc shapes to the rate, in both directions; rate None: as fast as
-    the kernel is. Whatever happens, they are gone at the end; at SIGTERM, too."""
+    """The namespaces, and between two of them a pair of virtual interfaces that tc shapes to the rate, in both directions; rate None: as
+    fast as the kernel is. More than two have such a pair each to a router, which is one more namespace. Whatever happens, they are gone at
+    the end; at SIGTERM, too."""
 
-    def __init__(self, rate):
+    def __init__(self, rate, hosts=2):
         self.rate = rate
-        self.names = [f"ddp{os.getpid()}{side}" for side in "ab"]
+        self.names = [f"ddp{os.getpid()}{chr(ord('a') + host)}" for host in range(hosts)]
         self.interfaces = [f"{name}-v" for name in self.names]
-        self.addresses = ["10.210.0.1", "10.210.0.2"]
+        self.router = f"ddp{os.getpid()}r" if hosts > 2 else None
+        self.addresses = [f"10.210.{host}.2" if self.router else f"10.210.0.{1 + host}" for host in range(hosts)]
         self.told = contextlib.ExitStack()
 
     def __enter__(self):
         self.told.enter_context(processes.stopping_when_told())
         try:
-            for name in self.names:
+            for name in self._all():
                 ip("netns", "add", name)
-            (a, b), (a_end, b_end) = self.names, self.interfaces
-            ip("link", "add", a_end, "netns", a, "type", "veth", "peer", "name", b_end, "netns", b)
-            for name, interface, address in zip(self.names, self.interfaces, self.addresses):
-                ip("-n", name, "address", "add", f"{address}/24", "dev", interface)
                 ip("-n", name, "link", "set", "lo", "up")
-                ip("-n", name, "link", "set", interface, "up")
-                if self.rate is None:
-                    continue
-                run("ip", "netns", "exec", name, "tc", "qdisc", "add", "dev", interface, "root", "tbf", "rate",
-                    self.rate, "burst", "256kb", "latency", "50ms")
+            if self.router:
+                self._connect_by_router()
+            else:
+                (a, b), (a_end, b_end) = self.names, self.interfaces
+                ip("link", "add", a_end, "netns", a, "type", "veth", "peer", "name", b_end, "netns", b)
+                for name, interface, address in zip(self.names, self.interfaces, self.addresses):
+                    self._set_up(name, interface, address)
         except BaseException:
             self.__exit__()
             raise
         return self
 
+    def _all(self):
+        return [*self.names, self.router] if self.router else self.names
+
+    def _connect_by_router(self):
+        run("ip", "netns", "exec", self.router, "sh", "-c", "echo 1 > /proc/sys/net/ipv4/ip_forward")
+        for name, interface, address in zip(self.names, self.interfaces, self.addresses):
+            gateway = address[:-1] + "1"
+            ip("link", "add", interface, "netns", name, "type", "veth", "peer", "name", interface, "netns", self.router)
+            self._set_up(name, interface, address)
+            self._set_up(self.router, interface, gateway)
+            ip("-n", name, "route", "add", "default", "via", gateway)
+
+    def _set_up(self, name, interface, address):
+        ip("-n", name, "address", "add", f"{address}/24", "dev", interface)
+        ip("-n", name, "link", "set", interface, "up")
+        if self.rate is not None:
+            run("ip", "netns", "exec", name, "tc", "qdisc", "add", "dev", interface, "root", "tbf", "rate", self.rate, "burst", "256kb",
+                "latency", "50ms")
+
     def __exit__(self, *_):
-        for name in self.names:
+        for name in self._all():
             with contextlib.suppress(OSError):
                 subprocess.run(["ip", "netns", "delete", name], stderr=subprocess.DEVNULL, check=False)
         self.told.close()
 
     def prefix(self, host):
-        """The words to put before a command that is to run on this host, 0 or 1."""
+        """The words to put before a command that is to run on this host."""
         return ["ip", "netns", "exec", self.names[host]]
 
 
@@ -72,22 +91,23 @@ def skip_where_impossible():
         sys.exit(77)
 
 
-def run_on_both(link, command_of, timeout):
+def run_on_hosts(link, command_of, timeout):
     """Runs command_of(host) on each host and returns what the first one wrote to stdout. RuntimeError if one fails."""
-    both = []
+    jobs = []
     with contextlib.ExitStack() as started:
         started.enter_context(processes.stopping_when_told())
-        for host in range(2):
-            both.append(subprocess.Popen([*link.prefix(host), *command_of(host)], stdout=subprocess.PIPE, text=True,
+        for host in range(len(link.names)):
+            jobs.append(subprocess.Popen([*link.prefix(host), *command_of(host)], stdout=subprocess.PIPE, text=True,
                                          start_new_session=True))
-            started.callback(processes.end_session, both[-1])
+            started.callback(processes.end_session, jobs[-1])
         try:
-            output = both[0].communicate(timeout=timeout)[0]
-            both[1].communicate(timeout=30)
+            output = jobs[0].communicate(timeout=timeout)[0]
+            for job in jobs[1:]:
+                job.communicate(timeout=30)
         except subprocess.TimeoutExpired as late:
             raise RuntimeError(f"no end after {late.timeout:g} s: {' '.join(command_of(0))}") from None
-    if any(process.returncode for process in both):
-        raise RuntimeError(f"status {[process.returncode for process in both]} of {' '.join(command_of(0))}")
+    if any(process.returncode for process in jobs):
+        raise RuntimeError(f"status {[process.returncode for process in jobs]} of {' '.join(command_of(0))}")
     return output
 
 
@@ -96,8 +116,8 @@ def run_job(link, ddprun, ranks_a_host, command, timeout, port=29400):
     with tempfile.NamedTemporaryFile("w", prefix="ddp-link-") as secret:
         secret.write(secrets.token_hex(32) + "\n")
         secret.flush()
-        return run_on_both(link, lambda host: [
-            ddprun, "--nnodes", "2", "--node-rank", str(host), "--rdzv", f"{link.addresses[0]}:{port}",
+        return run_on_hosts(link, lambda host: [
+            ddprun, "--nnodes", str(len(link.names)), "--node-rank", str(host), "--rdzv", f"{link.addresses[0]}:{port}",
             "--secret-file", secret.name, "-n", str(ranks_a_host), "--no-tag", *command], timeout)
 
 
