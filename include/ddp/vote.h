@@ -18,10 +18,11 @@
  *   ddp_join                A rank that has joined still votes. `all` asks only the ranks with
  *                           inputs.
  *   several contexts        Each has votes of its own.
- *   the group breaks        What this rank has cast in the step that failed, and in the last one
- *                           that ended, counts again in the context's next group, because other
- *                           ranks may not have heard of it. So a vote is never lost while its rank
- *                           lives, but may then count twice. Elastic jobs do the same (elastic.h).
+ *   the group breaks        What this rank has cast in the step that failed, and the votes of all
+ *                           ranks in the last one that ended, count again in the context's next
+ *                           group, because other ranks may not have heard of them. So a vote is
+ *                           never lost while its rank, or one that has heard of it, lives, but may
+ *                           then count twice. Elastic jobs do the same (elastic.h).
  *
  * NO COLLECTIVE IS ADDED on tcp and shm, nor on hierarchical if all hosts have as many ranks: votes
  * travel with the message by which ranks meet for the last bucket. Not in the bucket itself: hooks

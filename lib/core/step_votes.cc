@@ -19,7 +19,7 @@ const std::shared_ptr<CarriedWords>& StepVotes::depart(const Step& step, const L
     departed_ = true;
     // An operation of a group that the context has left may still have the old one.
     if (!carried_ || carried_.use_count() > 1) carried_ = std::make_shared<CarriedWords>();
-    *carried_ = {link, false, {mine_, 0}};
+    *carried_ = {link, false, {mine_ | passed_on_, 0}};
     // The second word has what a rank has not cast. A rank without inputs cannot cast anything.
     if (step.end != Step::End::kShadowed) carried_->words[1] = static_cast<std::uint32_t>(~mine_);
     return carried_;
@@ -37,6 +37,8 @@ void StepVotes::end(Group& group, const Step& step, const OpTag& tag) {
     }
     outcome_ = {bits_of(words[0]), ~bits_of(words[1]), std::popcount(words[0] >> 32)};
     last_ = mine_;
+    heard_ = words[0];
+    passed_on_ = 0;
     ended_ = true;
 }
 

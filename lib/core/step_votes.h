@@ -38,8 +38,12 @@ public:
     // The buckets of the step have ended. Collective, with this tag, if none of them has carried
     // the votes.
     void end(Group& group, const Step& step, const OpTag& tag);
-    // The vote of the last step counts again: other ranks may not know it.
-    void recast() noexcept { cast_.fetch_or(last_, std::memory_order_relaxed); }
+    // The votes of the last step count again, those of ranks that are gone by now, too: other ranks
+    // may not know them.
+    void recast() noexcept {
+        cast_.fetch_or(last_, std::memory_order_relaxed);
+        passed_on_ |= heard_;
+    }
     const Outcome& outcome() const { return outcome_; }  // of the last step
 
     void on_forget() override;
@@ -50,6 +54,8 @@ private:
     bool departed_ = false, ended_ = false;  // in this step
     std::uint64_t mine_ = 0;                 // this rank's vote in this step, once it has left
     std::uint64_t last_ = 0;                 // in the last synced step that ended
+    std::uint64_t heard_ = 0;                // of all ranks, in that step
+    std::uint64_t passed_on_ = 0;            // of other ranks, in the next step
     std::shared_ptr<CarriedWords> carried_;
     Outcome outcome_;
 };

@@ -3,6 +3,9 @@
 
     DDP_ELASTIC_WORKER=... DDP_ELASTIC_STORE=... python3 elastic_test.py [unittest's options]
 """
+import functools
+import operator
+import re
 import signal
 import time
 import unittest
@@ -15,7 +18,7 @@ class Elastic(unittest.TestCase):
     def finish(self, ranks, steps, **settings):
         deadline = time.monotonic() + BOUND_S
         for rank in ranks:
-            said = "".join(rank.lines) + output(rank, deadline)
+            rank.said = said = "".join(rank.lines) + output(rank, deadline)
             self.assertIn(reference(steps=steps, **settings), said)
             self.assertEqual(rank.returncode, 0, said)
 
@@ -130,6 +133,22 @@ class Elastic(unittest.TestCase):
             read_until(ranks[2], "left behind")
             read_until(ranks[2], "of 3")
             self.finish(ranks, 600, accumulate=6)
+
+    def test_votes_outlive_a_rank_that_is_killed_in_their_step(self):
+        for backend in BACKENDS:
+            for place in ("step", "finalize", "commit", "committed"):
+                with self.subTest(backend=backend, place=place), Job(backend=backend, steps=60, min=3, max=4, pause=600, vote_at=20) as job:
+                    ranks = [job.start(vote=bit) for bit in range(3)]
+                    ranks.append(job.start(vote=3, die=place, die_at=21))
+                    self.finish(ranks[:3], 60)
+                    votes = [{int(step): int(bits, 16) for bits, step in re.findall(r"(?m)^votes (\w+) in (\d+)$", rank.said)}
+                             for rank in ranks[:3]]
+                    # A survivor that did not commit the step hears of it later. Then all others hear it again.
+                    seen = functools.reduce(operator.or_, (bits for of in votes for bits in of.values()))
+                    together = [step for step in votes[0] if len({of.get(step) for of in votes}) == 1]
+                    self.assertEqual(functools.reduce(operator.or_, (votes[0][step] for step in together), 0), seen, votes)
+                    self.assertEqual(seen & 7, 7, votes)
+                    self.assertGreaterEqual(min(votes[0]), 20)
 
     def test_a_rank_that_leaves(self):
         with Job(backend="shm", steps=300, max=3, pause=2000) as job:

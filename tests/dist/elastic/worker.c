@@ -10,6 +10,8 @@
  *     unused=1         some samples use some of the parameters only
  *     rebuild=STEPS    small buckets, which are rebuilt so often, in an order that changes
  *     hook=NAME hook-options=TEXT
+ *     vote-at=STEP vote=N
+ *                      casts the Nth bit of the program there, and prints "votes BITS in STEP" for each applied step that has votes
  *     accumulate=N     the optimizer runs in each Nth step, and the steps before it are not synced. The program sets gradients to zero after
  *                      the optimizer only
  *     contexts=2       half of the parameters in each; the second begins when the optimizer of the first has run, as in a GAN
@@ -32,6 +34,7 @@
  * each step that has been applied a line "applied STEP in NUMBER". At SIGTERM it leaves politely.
  */
 #define _GNU_SOURCE
+#define DDP_EXPERIMENTAL 1 /* vote.h */
 #include <ddp/ddp.h>
 #include <stdint.h>
 
@@ -47,7 +50,7 @@ static struct {
     const char* calls;
     const char* save;
     long steps, min, max, settle, timeout, pause, leave_at, rejoin, size, unused, rebuild, contexts,
-        clock, sums, accumulate;
+        clock, sums, accumulate, vote_at, vote;
 } want = {.init = "",
           .backend = "auto",
           .hook = "",
@@ -61,6 +64,7 @@ static struct {
           .settle = 2000,
           .timeout = 5000,
           .leave_at = -1,
+          .vote_at = -1,
           .size = 1000};
 
 static struct {
@@ -163,6 +167,7 @@ static void make_context(int context) {
     ddp_context_options_init(&how);
     how.reduction = DDP_REDUCTION_SUM;
     if (want.unused) how.flags |= DDP_CONTEXT_FIND_UNUSED;
+    if (want.vote_at >= 0) how.flags |= DDP_CONTEXT_VOTES;
     if (want.rebuild) {
         how.bucket_cap_bytes = (uint64_t)want.size * sizeof(float) * 2;
         how.first_bucket_cap_bytes = how.bucket_cap_bytes / 2;
@@ -253,10 +258,26 @@ static ddp_status call(const char* name, int world) {
     return status;
 }
 
+/* Once, whatever comes of the step. */
+static void cast_vote(const ddp_elastic_step* now) {
+    static int has_voted;
+    if (has_voted || want.vote_at < 0 || now->step < want.vote_at) return;
+    has_voted = 1;
+    check(ddp_step_vote(me.contexts[0], DDP_VOTE_USER << want.vote, &me.error));
+}
+
+static void print_votes(const ddp_elastic_step* now) {
+    uint32_t any = 0;
+    if (want.vote_at < 0) return;
+    check(ddp_step_votes(me.contexts[0], &any, NULL, NULL, &me.error));
+    if (any != 0) printf("votes %x in %ld\n", (unsigned)any / DDP_VOTE_USER, (long)now->step);
+}
+
 static ddp_status train_context(const ddp_elastic_step* now, int context) {
     const int first = first_of(context), count = first_of(context + 1) - first;
     ddp_status status = ddp_set_sync(me.contexts[context], ends_window(now->step), &me.error);
     at("rebuild");
+    cast_vote(now);
     for (int i = 0; i < count && status == DDP_OK; ++i) {
         const int param = (int)((2 * count - 1 - i + (want.rebuild ? now->step / 2 : 0)) % count);
         const int used = compute(now->step, first + param, now->rank, now->world_size);
@@ -292,6 +313,7 @@ static int step(const ddp_elastic_step* now) {
     else
         printf("applied %ld in %ld\n", (long)now->step, (long)now->roster);
     at("committed");
+    print_votes(now);
     if (*want.save && now->rank == 0) save(now);
     return 1;
 }
@@ -360,6 +382,8 @@ static int take(const char* argument) {
                               {"contexts=", &want.contexts, NULL},
                               {"sums=", &want.sums, NULL},
                               {"accumulate=", &want.accumulate, NULL},
+                              {"vote-at=", &want.vote_at, NULL},
+                              {"vote=", &want.vote, NULL},
                               {"init=", NULL, &want.init},
                               {"backend=", NULL, &want.backend},
                               {"hook=", NULL, &want.hook},
