@@ -282,7 +282,6 @@ void DeviceGradients::forget_step() {
 Gradients::Gradients(const Model& model)
     : model_(model),
       states_(model.table.params().size()),
-      on_host_(model.table),
       on_devices_(model.table, model.streams),
       rows_(model.table),
       factors_(model.table) {

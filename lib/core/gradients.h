@@ -35,8 +35,6 @@ namespace libddp {
 
 class HostGradients {
 public:
-    explicit HostGradients(const ParamTable& table) : table_(table) {}
-
     // The CPU has no streams, and what is announced is complete.
     static void* caller(const Gradient&) { return nullptr; }
     static void come(const Gradient&, void*, bool) {}
@@ -126,7 +124,6 @@ private:
         copied_bytes_.fetch_add(gradient.bytes, std::memory_order_relaxed);
     }
 
-    const ParamTable& table_;
     std::atomic<std::uint64_t> copied_bytes_{0};
     Mutex mutex_;
     std::map<std::int32_t, std::vector<std::byte>> kept_ DDP_GUARDED_BY(mutex_);

@@ -95,7 +95,15 @@ void Program::step() {
                                      &Program::split,
                                      &Program::free_one_context,
                                      &Program::abort,
-                                     &Program::groups};
+                                     &Program::groups,
+                                     &Program::set_owner,
+                                     &Program::pieces,
+                                     &Program::publish,
+                                     &Program::set_update,
+                                     &Program::optimizer,
+                                     &Program::norms,
+                                     &Program::votes,
+                                     &Program::all_to_all};
     (this->*calls[bytes_.below(std::size(calls))])();
 }
 

@@ -50,6 +50,7 @@ private:
     struct Context {
         ddp_context* handle = nullptr;
         ddp_averager* averager = nullptr;
+        ddp_optimizer* optimizer = nullptr;
         std::vector<Parameter> params;  // those that were accepted
         std::vector<Memory> buffers;
     };
@@ -134,8 +135,18 @@ private:
     void save_state();
     void load_state();
 
+    // program_shards.cc
+    void set_owner();
+    void pieces();
+    void publish();
+    void set_update();
+    void optimizer();
+    void norms();
+    void votes();
+
     // program_works.cc
     void collective();
+    void all_to_all();
     void use_work();
     void create_work();
     void then();

@@ -9,6 +9,7 @@ namespace fuzz {
 
 void Program::free_context(Context& context) {
     ddp_averager_free(context.averager);
+    ddp_optimizer_free(context.optimizer);
     ddp_context_free(context.handle);
     context = {};
 }
@@ -19,7 +20,7 @@ void Program::create_context() {
     Roomy<ddp_context_options> options;
     ddp_context_options_init(&options);
     // One flag often, several seldom.
-    options.flags = bytes_.flag() ? 1u << bytes_.below(16) : 0;
+    options.flags = bytes_.flag() ? 1u << bytes_.below(19) : 0;
     if (odd()) options.flags = bytes_.number<std::uint32_t>();
     options.flags |= (options.flags & 0x60u) != 0 ? std::uint32_t{DDP_CONTEXT_FIND_UNUSED} : 0;
     options.flags |= (options.flags & 0x300u) != 0 ? std::uint32_t{DDP_CONTEXT_JOIN} : 0;

@@ -57,6 +57,32 @@ void Program::collective() {
     }
 }
 
+void Program::all_to_all() {
+    Work& work = free_slot();
+    const auto dtype = static_cast<ddp_dtype>(odd() ? bytes_.below(12) : 1 + bytes_.below(9));
+    const auto world = static_cast<std::size_t>(ddp_group_world_size(group_));
+    const bool even = bytes_.flag();
+    std::vector<std::uint64_t> send_counts(world), recv_counts(world);
+    std::uint64_t sent = 0, received = 0;
+    for (std::size_t r = 0; r < world; ++r) {
+        sent += send_counts[r] = bytes_.below(40);
+        received += recv_counts[r] = odd() ? bytes_.below(40) : send_counts[r];
+    }
+    const std::uint64_t count = send_counts[0];
+    work.send = memory(16 * (even ? count * world : sent));
+    work.recv = memory(16 * (even ? count * world : received));
+    const void* const send = odd() ? nullptr : work.send.get();
+    void* const recv = odd() ? nullptr : work.recv.get();
+    if (odd()) send_counts[bytes_.below(world)] = UINT64_MAX - bytes_.byte();
+    ddp_work** const out = bytes_.flag() ? &work.handle : nullptr;
+    if (even)
+        call(ddp_all_to_all, group(), send, recv,
+             odd() && !recv ? bytes_.number<std::size_t>() : count, dtype, out);
+    else
+        call(ddp_all_to_allv, group(), send, recv, odd() ? nullptr : send_counts.data(),
+             odd() ? nullptr : recv_counts.data(), odd() ? bytes_.below(world) : world, dtype, out);
+}
+
 void Program::use_work() {
     Work& work = works_[bytes_.below(works_.size())];
     std::int32_t done = 0;
