@@ -204,7 +204,7 @@ ContextOptions read_options(const ddp_context_options* options, const Group& gro
 Param libddp::read_param(const ddp_param_desc* desc, std::uint32_t flags) {
     ddp_param_desc d;
     ddp_param_desc_init(&d);
-    read_struct(require(desc, "desc"), &d, "desc");
+    read_struct(desc, &d, "desc");
     require(d.name, "desc->name");
     require_flags(d.flags, flags);
     if (d.uses > kMostUses || (d.uses > 1 && flags == 0))

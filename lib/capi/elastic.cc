@@ -103,7 +103,6 @@ ddp_status ddp_elastic_set_step(ddp_elastic* elastic, int64_t step, ddp_error** 
 ddp_status ddp_elastic_begin(ddp_elastic* elastic, ddp_elastic_step* step, ddp_error** error) {
     return guard(error, "ddp_elastic_begin", [&] {
         ElasticJob& job = job_of(elastic);
-        require(step, "step");
         const std::size_t size = told_size(step, "step", "set it to sizeof(ddp_elastic_step)");
         job.begin();
         elastic->group.impl = job.group();

@@ -148,7 +148,6 @@ void ddp_group_options_init_sized(ddp_group_options* options, size_t size) {
 
 ddp_status ddp_environment_get(ddp_environment* environment, ddp_error** error) {
     return guard(error, "ddp_environment_get", [&] {
-        require(environment, "environment");
         const std::size_t size =
             told_size(environment, "environment", "set it to sizeof(ddp_environment)");
         JobEnvironment job = discover_environment();

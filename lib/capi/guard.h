@@ -74,7 +74,7 @@ void free_handle(Handle* handle) {
 template <class Struct>
 std::size_t told_size(const Struct* source, const char* name, const char* remedy) {
     constexpr std::size_t kLargest = 4096;
-    const std::size_t size = source->struct_size;
+    const std::size_t size = require(source, name)->struct_size;
     if (size < sizeof(std::size_t) || size > kLargest || size % alignof(Struct) != 0)
         fail_call(DDP_ERROR_INVALID_ARGUMENT, name, "->struct_size is ", size, "; ", remedy);
     return size;

@@ -43,7 +43,6 @@ void give_list(Target* target, size_t capacity, size_t* count, const Source& sou
 ddp_status ddp_stats_get(ddp_context* context, ddp_stats* stats, ddp_error** error) {
     return guard(error, "ddp_stats_get", [&] {
         Context& c = context_of(context);
-        require(stats, "stats");
         const std::size_t size = told_size(stats, "stats", "set it to sizeof(ddp_stats)");
         ddp_stats s{};
         s.param_count = c.model().table.size();

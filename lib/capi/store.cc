@@ -37,7 +37,7 @@ ddp_status ddp_store_create(const ddp_store_options* options, ddp_store** store,
     return guard(error, "ddp_store_create", [&] {
         ddp_store_options o;
         ddp_store_options_init(&o);
-        read_struct(require(options, "options"), &o, "options");
+        read_struct(options, &o, "options");
         require(store, "store");
         require_flags(o.flags, DDP_STORE_INSECURE);
         if (o.timeout_ms < 0)

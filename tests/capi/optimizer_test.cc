@@ -726,6 +726,9 @@ TEST(Optimizer, MistakesAreNamed) {
         EXPECT_EQ(ddp_optimizer_state_get(optimizer.get(), 6, &state, &error),
                   DDP_ERROR_INVALID_ARGUMENT);
         EXPECT_THAT(take_message(error), HasSubstr("there are 6 states"));
+        EXPECT_EQ(ddp_optimizer_state_get(optimizer.get(), 0, nullptr, &error),
+                  DDP_ERROR_INVALID_ARGUMENT);
+        EXPECT_THAT(take_message(error), HasSubstr("state is NULL"));
 
         BorrowedGroup borrowed(group);
         ddp::Context freed(borrowed);

@@ -715,6 +715,9 @@ TEST(Shard, MistakesAreNamed) {
         EXPECT_EQ(ddp_piece_get(model.context.get(), 3, &piece, &error),
                   DDP_ERROR_INVALID_ARGUMENT);
         EXPECT_THAT(take_message(error), HasSubstr("this rank has 3 pieces"));
+        EXPECT_EQ(ddp_piece_get(model.context.get(), 0, nullptr, &error),
+                  DDP_ERROR_INVALID_ARGUMENT);
+        EXPECT_THAT(take_message(error), HasSubstr("piece is NULL"));
         EXPECT_THAT(message_of([&] { model.context.wait_value(7); }), HasSubstr("parameter 7"));
         for (const auto& change : std::vector<std::function<void()>>{
                  [&] { model.context.request_rebuild(); }, [&] { model.context.adopt_plan("{}"); }})
