@@ -52,6 +52,7 @@
 %include "ddp/sparse.h"
 %include "ddp/participation.h"
 %include "ddp/freeze.h"
+%include "ddp/batch_share.h"
 %include "ddp/plan.h"
 %include "ddp/norm.h"
 %include "ddp/vote.h"

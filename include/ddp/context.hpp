@@ -2,6 +2,7 @@
 #ifndef DDP_CONTEXT_HPP
 #define DDP_CONTEXT_HPP
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -302,6 +303,23 @@ public:
     }
     void set_weight(double weight) {
         detail::call(ddp_set_weight, get(), weight);
+    }
+
+    /* batch_share.h */
+    void share_batch(std::int64_t samples, std::int64_t multiple = 1, std::int64_t most = 0) {
+        detail::call(ddp_share_batch, get(), samples, multiple, most);
+    }
+    struct BatchShare {
+        std::int64_t begin = 0, end = 0;
+        std::int64_t size() const { return end - begin; }
+    };
+    BatchShare batch_share() const {
+        BatchShare share;
+        detail::call(ddp_batch_share, get(), &share.begin, &share.end);
+        return share;
+    }
+    void batch_time(std::chrono::nanoseconds time) {
+        detail::call(ddp_batch_time, get(), static_cast<std::int64_t>(time.count()));
     }
 
     /* A sparse gradient: the rows that are not zero. */

@@ -21,6 +21,7 @@
 #ifdef DDP_EXPERIMENTAL
 #include "all_to_all.h"
 #include "averager.h"
+#include "batch_share.h"
 #include "device.h"
 #include "elastic.h"
 #include "freeze.h"

@@ -66,7 +66,13 @@ int32_t ddp_skipped(const ddp_context* context, ddp_param param) {
 }
 
 ddp_status ddp_set_weight(ddp_context* context, double weight, ddp_error** error) {
-    return guard(error, "ddp_set_weight", [&] { context_of(context).set_weight(weight); });
+    return guard(error, "ddp_set_weight", [&] {
+        Context& c = context_of(context);
+        c.require_between_steps();
+        c.attendance().require_weight(weight);
+        if (const Reducer* reducer = c.reducer()) reducer->require_not_begun();
+        c.attendance().set_weight(weight);
+    });
 }
 
 ddp_status ddp_join(ddp_context* context, ddp_error** error) {

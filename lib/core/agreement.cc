@@ -158,7 +158,7 @@ std::vector<std::int32_t> agree_on_neighbours(Group& group, const OpTag& of,
 
 namespace {
 
-static_assert(sizeof(StepReport) == 24, "it travels as bytes: no padding");
+static_assert(sizeof(StepReport) == 32, "it travels as bytes: no padding");
 
 [[noreturn]] void report_sync(Group& group, std::int32_t rank, const StepReport& one,
                               std::int32_t other) {
@@ -180,6 +180,7 @@ StepOutcome exchange_step(Group& group, const OpTag& of, const StepReport& mine)
     std::int64_t most_steps = -1;
     for (std::int32_t rank = 0; rank < group.world(); ++rank) {
         const StepReport& report = all[static_cast<std::size_t>(rank)];
+        outcome.costs.push_back(report.joined ? 0 : report.cost);
         if (report.own_steps >= most_steps) {
             most_steps = report.own_steps;
             outcome.last_to_join = rank;

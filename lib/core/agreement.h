@@ -31,6 +31,7 @@ struct StepReport {
     std::int64_t own_steps = 0;  // steps that this rank had inputs for
     std::int32_t joined = 0;     // it has no more inputs
     std::int32_t sync = 1;       // this step is to be synced
+    std::int64_t cost = 0;       // of a sample in the last step, for BatchShares; 0: unknown
 };
 
 struct StepOutcome {
@@ -40,6 +41,7 @@ struct StepOutcome {
     std::int32_t first_joined = -1;  // the lowest that has no inputs; -1 if all have
     std::int32_t last_to_join = 0;   // the highest of those that had the most steps
     bool sync = true;
+    std::vector<std::int64_t> costs{};  // of each rank; 0: also of one that has no inputs
 };
 
 // Collective. A difference in `sync` between ranks with inputs breaks the group.

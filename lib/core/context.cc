@@ -77,6 +77,7 @@ void Context::commit() {
     if (plan_text) header += str(", adopted plan ", std::hex, Hash().add(*plan_text).value());
     agree_on_model(*group_, number_->tag(), header, model_.table.lines());
     require_reducing(model_, *building_.hook);
+    attendance_.enter(*group_, *number_);
     model_.check();  // after the ranks have compared their tables, so that all of them fail
     for (const Param* p : model_.all()) model_.streams.require(p->device);
     const StreamScope order(model_.streams);
@@ -158,6 +159,7 @@ void Context::set_group(std::shared_ptr<Group> group) {
     auto number = std::make_unique<ContextNumber>(group);
     introduce(*number);
     agree_on_model(*group, number->tag(), model_.text(), model_.table.lines());
+    attendance_.enter(*group, *number);
     agree_on_ranges(model_.table, *group, number->tag());
     group_ = group;
     number_ = std::move(number);
@@ -206,7 +208,10 @@ void Context::step_begin() {
         buffers_.send(group_, *number_, 0, reducer.parts().totals.synced_steps);
         return;
     }
-    const StepOutcome outcome = attendance_.exchange(*group_, *number_, true, reducer.parts().sync);
+    const ReducerParts& parts = reducer.parts();
+    attendance_.require_known(!model_.streams.empty(), parts.totals.steps);
+    const StepOutcome outcome =
+        attendance_.exchange(*group_, *number_, true, parts.sync, parts.totals.clock);
     if (!Attendance::has_mean(*group_, outcome))
         fail_call(DDP_ERROR_INVALID_ARGUMENT, "the weights of all ranks (ddp_set_weight) sum to ",
                   outcome.total_weight, ", so there is no mean");
@@ -237,7 +242,8 @@ void Context::join() {
     require_joinable(reducer.parts());
     const StreamScope order(model_.streams);
     const auto exchange = [&] {
-        return attendance_.exchange(*group_, *number_, false, reducer.parts().sync);
+        return attendance_.exchange(*group_, *number_, false, reducer.parts().sync,
+                                    reducer.parts().totals.clock);
     };
     StepOutcome outcome;
     for (outcome = exchange(); outcome.present > 0; outcome = exchange()) {
@@ -259,14 +265,8 @@ void Context::follow(const StepOutcome& outcome, bool inputs) {
     attendance_.begin(outcome, inputs, totals.steps);
     reducer_->rebuild_if_due(outcome.first_present);
     buffers_.send(group_, *number_, outcome.first_present, totals.synced_steps);
-    reducer_->begin(attendance_.factor(*group_, outcome), outcome.sync);
-}
-
-void Context::set_weight(double weight) {
-    require_between_steps();
-    attendance_.require_weight(weight);
-    if (auto* reducer = this->reducer()) reducer->require_not_begun();
-    attendance_.set_weight(weight);
+    const auto [begin, end] = attendance_.share(*group_, /*next=*/false);
+    reducer_->begin(attendance_.factor(*group_, outcome), outcome.sync, end - begin);
 }
 
 }  // namespace libddp

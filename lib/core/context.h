@@ -69,7 +69,7 @@ public:
     void set_reduced_callback(ReducedCallback callback);
     Buffers& buffers() { return buffers_; }
     void set_sync(bool sync);
-    void set_weight(double weight);
+    Attendance& attendance() { return attendance_; }
     void set_frozen(const std::vector<std::int32_t>& params, bool frozen);
     void adopt_plan(const std::string& text);
     // The caller's stream for calls that name none.

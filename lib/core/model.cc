@@ -85,6 +85,8 @@ std::string Model::text() const {
     std::string result = options.text();
     for (std::size_t i = 0; i < norms.size(); ++i)
         result += str(", norm ", i, ": ", norms[i].text());
+    if (batch.samples > 0)
+        result += str(", global batch ", batch.samples, " in multiples of ", batch.multiple);
     return result;
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "comm/tag.h"
+#include "core/batch_shares.h"
 #include "core/device_streams.h"
 #include "core/param_table.h"
 #include "core/plan.h"
@@ -73,6 +74,7 @@ struct Model {
     ParamTable table;
     ContextStreams streams;  // of all devices in the table
     std::vector<TrackedNorm> norms{};
+    GlobalBatch batch{};
     std::shared_ptr<Traffic> averages = std::make_shared<Traffic>();  // of parameters
 
     // All that must be the same on every rank, besides the table's lines.

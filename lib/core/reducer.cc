@@ -155,8 +155,9 @@ void Reducer::move_gradients(BucketPlan plan, Layout::Before buckets) {
     wait_for_devices(parts_);  // views are there for every stream then
 }
 
-void Reducer::begin(double factor, bool sync) {
-    parts_.step->begin = {true, sync, factor};
+void Reducer::begin(double factor, bool sync, std::int64_t share) {
+    parts_.step->begin = {true, sync, factor, share};
+    parts_.totals.clock.begin();
 }
 
 void Reducer::rebuild_if_due(std::int32_t root) {

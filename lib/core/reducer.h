@@ -30,9 +30,8 @@ public:
     Results& results() { return results_; }
     const ReducerParts& parts() const { return parts_; }
 
-    // Ranks have agreed on this before the first gradient of a step. factor: by which gradients are
-    // multiplied before the mean (or sum) over ranks.
-    void begin(double factor, bool sync);
+    // Ranks have agreed on this before the first gradient of a step.
+    void begin(double factor, bool sync, std::int64_t share);
 
     // A step is about to begin, in a capture of the caller's streams or outside of one. Nothing is
     // left of a capture that was given up before a gradient came.

@@ -40,7 +40,8 @@ Phase ReducerParts::begin_step() {
     if (!phase.compare_exchange_strong(expected, wanted, std::memory_order_acq_rel))
         return expected;
     totals.clock.first_gradient();
-    recorder.write({record::EventKind::kStepBegin, totals.steps, -1, 0, 0, synced});
+    recorder.write({record::EventKind::kStepBegin, totals.steps, -1,
+                    static_cast<std::uint64_t>(step->begin.share), 0, synced});
     return wanted;
 }
 

@@ -258,6 +258,7 @@ void Results::start_draining() {
             str("the end of step ", parts_.totals.steps, " has been called before"));
     const Waiting waiting(parts_.totals.clock);
     parts_.totals.clock.draining();
+    if (parts_.step->has_results()) parts_.totals.clock.computed();
     parts_.recorder.write({record::EventKind::kBackwardEnd, parts_.step->number});
     if (local) return;
     arrivals_.close();

@@ -61,10 +61,11 @@ struct Step {
     // on all ranks.
     enum class End : std::uint8_t { kResults, kShadowed, kDiscarded };
     // The ranks' agreement before the first gradient. factor: multiplies this rank's gradients
-    // before the mean, or sum.
+    // before the mean, or sum. share: this rank's of the global batch; 0: it is not shared.
     struct Begin {
         bool told = false, sync = true;
         double factor = 1;
+        std::int64_t share = 0;
     };
 
     Step(std::int64_t steps, std::int64_t synced_steps, bool with_ballots, const Begin& agreed)

@@ -16,6 +16,15 @@ public:
         std::int64_t backward_ns = 0, comm_ns = 0, overlap_ns = 0, wait_ns = 0;
     };
 
+    // Ranks have exchanged what a step begins with.
+    void begin() {
+        begun_ = Deadline::Clock::now();
+        computed_ns_ = 0;
+    }
+    // The rank has computed all gradients of the step that draining() ends.
+    void computed() { computed_ns_ = ns(draining_ - begun_); }
+    // From begin() to draining(); 0: the last step has not been computed.
+    std::int64_t computed_ns() const { return computed_ns_; }
     void first_gradient() { first_gradient_ = Deadline::Clock::now(); }
     // The end of the backward pass.
     void draining(Point at = Deadline::Clock::now()) { draining_ = at; }
@@ -52,7 +61,8 @@ private:
         return std::chrono::duration_cast<std::chrono::nanoseconds>(d).count();
     }
 
-    Point first_gradient_, draining_, travelled_until_;
+    Point begun_, first_gradient_, draining_, travelled_until_;
+    std::int64_t computed_ns_ = 0;
     std::int64_t wait_ns_ = 0, comm_ns_ = 0, overlap_ns_ = 0;
     Times last_, total_;
 };

@@ -28,7 +28,9 @@ enum class EventKind : std::uint16_t {
     kBroken,          // detail: the status; the fact kVerdict says more
     kLeft,            // this rank has freed the group
     // Events of a context.
-    kStepBegin,    // its first gradient; step, detail: 1 if the step is synced
+    // its first gradient; step, bytes: samples that are this rank's share of the global batch,
+    // detail: 1 if the step is synced
+    kStepBegin,
     kLaunch,       // bucket, step, bytes
     kHookEnd,      // the hook has returned, since its call; bucket, step
     kBackwardEnd,  // the program has called ddp_finalize or ddp_finalize_async; step

@@ -72,6 +72,8 @@ const char* purpose_name(Purpose purpose) {
                    "ddp_elastic_recall_shards)";
         case Purpose::kVotes:
             return "the votes of a step (DDP_CONTEXT_VOTES)";
+        case Purpose::kShares:
+            return "sharing the global batch (ddp_share_batch)";
     }
     return "an unknown purpose";
 }

@@ -30,7 +30,8 @@ enum class Purpose : std::int32_t {
     kUpdate,
     kShardState,
     kKeptShards,
-    kVotes
+    kVotes,
+    kShares
 };
 
 // The part of libddp that calls such an operation; null for what is the program's.

@@ -42,6 +42,7 @@ protected:
     }
 
     Untouched<std::int32_t> used;
+    Untouched<std::int64_t> begin, end;
 };
 
 TEST_F(BadParticipation, NullHandles) {
@@ -54,6 +55,10 @@ TEST_F(BadParticipation, NullHandles) {
                       calling(ddp_skip_params, nullptr, kBoth, 2, -1)),
         null_argument("ddp_set_weight", "context", calling(ddp_set_weight, nullptr, 1.0)),
         null_argument("ddp_join", "context", calling(ddp_join, nullptr)),
+        null_argument("ddp_share_batch", "context", calling(ddp_share_batch, nullptr, 8, 1, 0)),
+        null_argument("ddp_batch_share", "context",
+                      calling(ddp_batch_share, nullptr, &begin, &end)),
+        null_argument("ddp_batch_time", "context", calling(ddp_batch_time, nullptr, 1)),
     });
 }
 
@@ -127,6 +132,14 @@ TEST_F(BadParticipation, WithoutTheFlagOrReductionThatItNeeds) {
          {"ddp_set_weight", "WEIGHTED_MEAN"},
          calling(ddp_set_weight, context, 1.0)},
         {"join", kState, {"ddp_join", "DDP_CONTEXT_JOIN"}, calling(ddp_join, context)},
+        {"batch_share",
+         kState,
+         {"ddp_batch_share", "ddp_share_batch before ddp_commit"},
+         calling(ddp_batch_share, context, &begin, &end)},
+        {"batch_time",
+         kState,
+         {"ddp_batch_time", "not shared"},
+         calling(ddp_batch_time, context, 1)},
     });
     expect_good_step();
     recreate(DDP_CONTEXT_JOIN);

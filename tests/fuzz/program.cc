@@ -103,7 +103,8 @@ void Program::step() {
                                      &Program::optimizer,
                                      &Program::norms,
                                      &Program::votes,
-                                     &Program::all_to_all};
+                                     &Program::all_to_all,
+                                     &Program::share_batch};
     (this->*calls[bytes_.below(std::size(calls))])();
 }
 

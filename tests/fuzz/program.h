@@ -113,6 +113,7 @@ private:
     void set_frozen();
     void skip();
     void set_weight();
+    void share_batch();
     void join() { call(ddp_join, handle()); }
     void plan();
     void statistics();

@@ -240,6 +240,16 @@ void Program::set_weight() {
     call(ddp_set_weight, handle(), weights[bytes_.below(8)]);
 }
 
+void Program::share_batch() {
+    static const std::int64_t numbers[] = {0, 1, 2, 12, -1, INT64_MIN, INT64_MAX, 1LL << 32};
+    const auto number = [this] { return numbers[bytes_.below(8)]; };
+    ddp_context* const context = handle();
+    std::int64_t begin = 0, end = 0;
+    call(ddp_share_batch, context, number(), number(), number());
+    call(ddp_batch_share, context, odd() ? nullptr : &begin, &end);
+    call(ddp_batch_time, context, number());
+}
+
 void Program::plan() {
     ddp_context* const context = handle();
     char* saved = nullptr;

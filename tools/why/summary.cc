@@ -42,6 +42,7 @@ struct Step {
     std::int64_t collectives = 0;        // outside of steps, since then
     std::int64_t hook = 0;               // in the backward pass
     std::int64_t overlapped = 0;         // operations of buckets in the backward pass
+    std::uint64_t share = 0;             // of the global batch, in samples; 0: it is not shared
     std::map<std::int32_t, Bucket> buckets;
 
     std::int64_t time() const { return end - before.value_or(begin); }
@@ -106,6 +107,7 @@ private:
             context.step = Step{};
             context.step->number = event.step;
             context.step->synced = event.detail == 1;
+            context.step->share = event.bytes;
             context.step->begin = at;
             context.step->before = context.ended;
             context.step->collectives = std::exchange(context.collectives, 0);
@@ -259,6 +261,7 @@ json steps_of(std::int32_t rank, const std::vector<Step>& steps) {
     column("hook_ns", [](const Step& step) { return step.hook; });
     column("exposed_ns", [](const Step& step) { return step.end - step.closed; });
     column("overlapped_ns", [](const Step& step) { return step.overlapped; });
+    column("share", [](const Step& step) { return step.share; });
     column("gradient_bytes", [](const Step& step) {
         std::uint64_t bytes = 0;
         for (const auto& [index, bucket] : step.buckets) bytes += bucket.bytes;

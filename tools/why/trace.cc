@@ -64,6 +64,16 @@ public:
                            {"dur", static_cast<double>(end - begin) / 1e3},
                            {"args", std::move(arguments)}});
     }
+    // A number from this time on.
+    void level(const std::string& name, const std::string& of, std::int64_t at,
+               std::uint64_t value) {
+        if (at < window_.begin || at > window_.end) return;
+        events_.push_back({{"ph", "C"},
+                           {"pid", process_},
+                           {"name", name},
+                           {"ts", microseconds(at)},
+                           {"args", {{of, value}}}});
+    }
     // One end of an arrow, at a span that begins then.
     void arrow(std::int64_t row, const std::string& id, bool first, std::int64_t at) {
         if (at < window_.begin || at > window_.end) return;
@@ -138,6 +148,8 @@ private:
         switch (event.kind) {
             case EventKind::kStepBegin:
                 began_ = at;
+                if (event.bytes > 0)
+                    writer_.level("share of the batch", "samples", at, event.bytes);
                 return;
             case EventKind::kBackwardEnd:
                 if (began_ != 0)

@@ -37,7 +37,7 @@ export isdone, then, complete!
 export register!, register_slices!, register_buffer!, commit!, step_begin!, grad_ready, grad_ready_sparse, grad_ready_factors
 export finalize!, finalize_async!, wait_param, discard!, set_sync!, no_sync, grad_view, layout_generation, sparse_gradient
 export set_stream!, grad_ready_on, put_on!, get_on!, finalize_on!, finalize_enqueue!, wait_param_on
-export mark_unused!, param_used, set_frozen!, skip!, skipped, set_weight!, join!
+export mark_unused!, param_used, set_frozen!, skip!, skipped, set_weight!, share_batch!, batch_share, batch_time!, join!
 export set_owner!, publish!, wait_value, ShardArray, save_shards, load_shards!
 export Optimizer, set_option!, in_step!, optimizer_state, track_grad_norm!, grad_norm, clip_grad_norm!, clip_factor, vote!, votes
 export bucket_count, param_bucket, request_rebuild!, adopt_plan!, bucket_sizes, ready_order

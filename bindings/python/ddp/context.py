@@ -9,6 +9,7 @@ from . import _ddp
 from ._arrays import DtypeLike, copied, count_of, device_name, device_of, dtype_of, memory_of, same_layout
 from ._context_state import Parameter as Parameter
 from ._ddp import Memory
+from .context_batches import BatchMethods
 from .context_devices import DeviceMethods
 from .context_hooks import HookMethods
 from .context_shards import ShardMethods
@@ -22,7 +23,7 @@ _REDUCTIONS = {"mean": _ddp.DDP_REDUCTION_MEAN, "sum": _ddp.DDP_REDUCTION_SUM,
 _Layout = Tuple[Tuple[int, ...], int, int, Tuple[int, int]]
 
 
-class Context(DeviceMethods, HookMethods, ShardMethods, VoteMethods):
+class Context(BatchMethods, DeviceMethods, HookMethods, ShardMethods, VoteMethods):
     """Register parameters, commit, and in each step announce gradients and finalize.
 
     The arguments, the same on every rank, are those of ddp_context_options. Caps are in bytes; reduction is "mean",

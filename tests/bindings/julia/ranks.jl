@@ -207,6 +207,26 @@ end
     end
 end
 
+@testset "share of a batch" begin
+    Context(group; reduction=:weighted_mean) do ctx
+        weight = register!(ctx, "w", zeros(Float32, 3), zeros(Float32, 3))
+        share_batch!(ctx, 24world; multiple=4)
+        commit!(ctx)
+        @test batch_share(ctx) == 24rank+1:24rank+24
+        for _ in 1:20
+            mine = batch_share(ctx)
+            set_weight!(ctx, length(mine))
+            step_begin!(ctx)
+            weight.grad .= sum(mine) / length(mine)
+            grad_ready(ctx, weight)
+            finalize!(ctx)
+            @test weight.grad ≈ fill((24world + 1) / 2, 3) rtol = 1e-6
+            batch_time!(ctx, length(mine) * (rank == 0 ? 1e-3 : 2e-6))
+        end
+        @test world == 1 || rank > 0 || batch_share(ctx) == 1:4  # the least that it can have
+    end
+end
+
 @testset "participation" begin
     make(group; find_unused=true, reduction=:weighted_mean) do ctx
         used = ctx.parameters[2]

@@ -379,6 +379,28 @@ class Ranks(unittest.TestCase):
             for each in (viewed.view(), grad, *grads, np.asarray(rows)[0]):
                 np.testing.assert_allclose(np.asarray(each), mean, rtol=2e-7)
 
+    def test_batch_share(self):
+        with ddp.Context(self.group, reduction="weighted_mean") as ctx:
+            weight = ctx.register("w", np.zeros(3, "f4"), np.zeros(3, "f4"))
+            ctx.share_batch(24 * self.world, multiple=4)
+            ctx.commit()
+            for step in range(20):
+                mine = ctx.batch_share()
+                if step == 0:
+                    self.assertEqual(mine, range(24 * self.rank, 24 * (self.rank + 1)))
+                ctx.set_weight(len(mine))
+                ctx.step_begin()
+                weight.grad[:] = np.mean(mine)
+                ctx.grad_ready(weight)
+                ctx.finalize()
+                np.testing.assert_allclose(weight.grad, (24 * self.world - 1) / 2, rtol=1e-6)
+                ctx.batch_time(len(mine) * (1e-3 if self.rank == 0 else 2e-6))
+            # Rank 0 keeps the least that it can have.
+            if self.rank == 0 and self.world > 1:
+                self.assertEqual(ctx.batch_share(), range(0, 4))
+            with self.assertRaises(ddp.InvalidStateError):
+                ctx.share_batch(24)
+
     def test_participation(self):
         with self.make(find_unused=True, reduction="weighted_mean") as ctx:
             used = ctx.parameters[1]

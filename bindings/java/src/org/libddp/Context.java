@@ -3,6 +3,7 @@ package org.libddp;
 import java.lang.ref.Reference;
 import java.nio.Buffer;
 import java.nio.file.Path;
+import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Collection;
 import java.util.Collections;
@@ -720,6 +721,39 @@ public final class Context extends Hooks implements AutoCloseable {
      */
     public void setWeight(double weight) {
         ddp.ddp_set_weight(handle, weight);
+    }
+
+    /**
+     * Asks, before commit, for a share of a global batch, of which a fast rank takes more samples
+     * than a slow one. Needs {@link Reduction#WEIGHTED_MEAN}.
+     *
+     * @param samples of the global batch of each step
+     * @param multiple each share is a multiple of it
+     * @param most the samples that fit this rank's memory; 0: no bound
+     */
+    public void shareBatch(long samples, long multiple, long most) {
+        ddp.ddp_share_batch(handle, samples, multiple, most);
+    }
+
+    /**
+     * {@return this rank's samples of the global batch} Those of the step that has begun, or,
+     * between steps, of the next one. Give their number to setWeight before each stepBegin.
+     */
+    public BatchShare batchShare() {
+        long[] begin = new long[1];
+        long[] end = new long[1];
+        ddp.ddp_batch_share(handle, begin, end);
+        return new BatchShare(begin[0], end[0]);
+    }
+
+    /**
+     * Gives the time that this rank itself has computed in the last step, instead of what libddp
+     * measures between stepBegin and finalizeStep.
+     *
+     * @param time as the program has measured it
+     */
+    public void batchTime(Duration time) {
+        ddp.ddp_batch_time(handle, time.toNanos());
     }
 
     /**

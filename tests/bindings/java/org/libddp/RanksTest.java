@@ -26,6 +26,7 @@ import static org.libddp.Support.raises;
 
 import java.nio.FloatBuffer;
 import java.nio.LongBuffer;
+import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.atomic.AtomicBoolean;
@@ -434,6 +435,30 @@ class RanksTest {
             for (int of = 0; of < world; ++of)
                 expected += value(of, 3) * value(of, 4) + value(of, 43) * value(of, 34);
             assertEquals(expected, factored.view().floats().get(3 * 30 + 4));
+        }
+    }
+
+    @Test
+    void shareOfABatch() {
+        ContextOptions weighted = new ContextOptions().reduction(Reduction.WEIGHTED_MEAN);
+        try (Context ctx = new Context(group, weighted)) {
+            FloatBuffer data = full(1, 0), grad = full(1, 0);
+            Parameter weight = ctx.register("w", data, grad);
+            ctx.shareBatch(24L * world, 4, 0);
+            ctx.commit();
+            assertEquals(24L * rank, ctx.batchShare().begin());
+            for (int step = 0; step < 20; ++step) {
+                BatchShare mine = ctx.batchShare();
+                ctx.setWeight(mine.size());
+                ctx.stepBegin();
+                grad.put(0, (mine.begin() + mine.end() - 1) / 2f);
+                ctx.gradReady(weight);
+                ctx.finalizeStep();
+                assertEquals((24 * world - 1) / 2f, grad.get(0), 1e-4);
+                ctx.batchTime(Duration.ofNanos(mine.size() * (rank == 0 ? 1_000_000 : 2_000)));
+            }
+            // Rank 0 keeps the least that it can have.
+            if (rank == 0 && world > 1) assertEquals(4, ctx.batchShare().size());
         }
     }
 
