@@ -18,6 +18,7 @@ void Attendance::require_weight(double weight) const {
 
 void Attendance::require_known(bool devices, std::int64_t step) const {
     if (!shares()) return;
+    shares_.require();
     std::string why;
     if (!weighed_)
         why =

@@ -79,25 +79,32 @@ void BatchShares::enter(Group& group, const OpTag& of, const GlobalBatch& batch)
     const std::int64_t mine = batch.most > 0 ? std::min(batch.most / batch.multiple, units) : units;
     group.run({DDP_COLLECTIVE_ALLGATHER, &mine, most.data(), sizeof mine, DDP_U8},
               of.with(Purpose::kShares));
-    if (units < group.world())
-        fail_call(DDP_ERROR_INVALID_ARGUMENT, "the global batch of ", batch.samples,
-                  " samples (ddp_share_batch) has ", units, " multiples of ", batch.multiple,
-                  ", fewer than the ", group.world(), " ranks; each needs one");
     std::int64_t fits = 0;
     for (std::int64_t& one : most) {
         one = std::clamp<std::int64_t>(one, 1, units);
         fits += one;
     }
-    if (fits < units)
-        fail_call(DDP_ERROR_INVALID_ARGUMENT, "at most ", fits * batch.multiple,
-                  " samples fit the ranks together (`most` of ddp_share_batch), and the global "
-                  "batch has ",
-                  batch.samples);
+    why_none_.clear();
+    if (units < group.world())
+        why_none_ = str("the global batch of ", batch.samples, " samples (ddp_share_batch) has ",
+                        units, " multiples of ", batch.multiple, ", fewer than the ", group.world(),
+                        " ranks; each needs one");
+    else if (fits < units)
+        why_none_ = str("at most ", fits * batch.multiple,
+                        " samples fit the ranks together (`most` of ddp_share_batch), and the "
+                        "global batch has ",
+                        batch.samples);
     multiple_ = batch.multiple;
     most_ = std::move(most);
-    now_ = next_ = fastest_shares(units, std::vector<std::int64_t>(world, 1), most_);
+    now_ = next_ = why_none_.empty()
+                       ? fastest_shares(units, std::vector<std::int64_t>(world, 1), most_)
+                       : std::vector<std::int64_t>(world);
     costs_.assign(world, {});
     to_skip_ = kSkipped;
+}
+
+void BatchShares::require() const {
+    if (!why_none_.empty()) fail_call(DDP_ERROR_INVALID_ARGUMENT, why_none_);
 }
 
 void BatchShares::begin(const std::vector<std::int64_t>& costs, bool last) {
@@ -119,6 +126,7 @@ void BatchShares::begin(const std::vector<std::int64_t>& costs, bool last) {
 }
 
 BatchShares::Range BatchShares::of(std::int32_t rank, bool next) const {
+    require();
     const auto& shares = next ? next_ : now_;
     const auto mine = shares.begin() + rank;
     const std::int64_t before = std::accumulate(shares.begin(), mine, std::int64_t{0});

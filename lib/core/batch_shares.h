@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "comm/group.h"
@@ -42,9 +43,10 @@ public:
         std::int64_t begin = 0, end = 0;
     };
 
-    // Collective. Another group, or the first: equal shares. Throws, on all ranks, if there are
-    // none.
+    // Collective. Another group, or the first: equal shares.
     void enter(Group& group, const OpTag& of, const GlobalBatch& batch);
+    // Throws, on all ranks, if they cannot hold the batch. An elastic job may get ranks that can.
+    void require() const;
     // A step begins, for which ranks have exchanged what a sample cost in the last step; 0: unknown.
     // last: a window ends with it, so the shares of the next one may be others.
     void begin(const std::vector<std::int64_t>& costs, bool last);
@@ -57,6 +59,7 @@ private:
     std::vector<std::int64_t> now_, next_;          // shares in units
     std::vector<std::vector<std::int64_t>> costs_;  // of each rank in the steps that count
     int to_skip_ = kSkipped;
+    std::string why_none_;  // there are no shares; empty: there are
 };
 
 }  // namespace libddp
