@@ -48,16 +48,17 @@ DDP_EXTERN_C_BEGIN
 /* Asks for shares, before ddp_commit. samples: of the global batch of a step, at most 2^32.
  * multiple: of which each share is one, and `samples` as well, such as the size of a micro-batch.
  * most: the samples that fit this rank's memory; 0: no bound. samples and multiple must be alike
- * on all ranks, else ddp_commit returns MISMATCH; `most` may differ. ddp_commit and
- * ddp_context_set_group return INVALID_ARGUMENT, on all ranks, if the ranks cannot hold the batch,
- * or it has less than one multiple a rank. Errors: INVALID_ARGUMENT, INVALID_STATE (after
- * ddp_commit, another reduction). Threads: one. Blocks: no. Collective: no. Callbacks: no. */
+ * on all ranks, else ddp_commit returns MISMATCH; `most` may differ. Errors: INVALID_ARGUMENT,
+ * INVALID_STATE (after ddp_commit, another reduction). Threads: one. Blocks: no. Collective: no.
+ * Callbacks: no. */
 DDP_API ddp_status ddp_share_batch(ddp_context* context, int64_t samples, int64_t multiple,
                                    int64_t most, ddp_error** error);
 
 /* This rank's share of the step that has begun, or, between steps, of the next one: samples *begin
- * to *end - 1 of the global batch. Errors: INVALID_ARGUMENT, INVALID_STATE (before ddp_commit; no
- * ddp_share_batch). Threads: one. Blocks: no. Collective: no. Callbacks: no. */
+ * to *end - 1 of the global batch. Errors: INVALID_STATE (before ddp_commit; no ddp_share_batch);
+ * INVALID_ARGUMENT, on all ranks and in ddp_step_begin as well, if the ranks of the group cannot
+ * hold the batch, or it has less than one multiple a rank. Threads: one. Blocks: no. Collective:
+ * no. Callbacks: no. */
 DDP_API ddp_status ddp_batch_share(ddp_context* context, int64_t* begin, int64_t* end,
                                    ddp_error** error);
 

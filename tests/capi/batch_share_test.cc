@@ -278,7 +278,7 @@ TEST_P(BatchShare, TakesTheTimeFromTheBeginningToTheEndOfAStep) {
     });
 }
 
-// In another group shares are equal again.
+// In another group shares are equal again. One that cannot hold the batch says so, until it can.
 TEST_P(BatchShare, BeginsAgainInAnotherGroup) {
     on_ranks(ranks(3), [](int rank, ddp_group* group) {
         Sharing model(group, 84);
@@ -296,6 +296,13 @@ TEST_P(BatchShare, BeginsAgainInAnotherGroup) {
         const auto mine = model.context.batch_share();
         EXPECT_EQ(mine.size(), rank == 0 ? 84 : 42);
         EXPECT_EQ(mine.begin, rank == 2 ? 42 : 0);
+        ddp::Group alone = half.split(rank, 0);
+        Sharing bounded(alone.get(), 84, 1, 40);
+        bounded.context.commit();
+        EXPECT_EQ(error_of([&] { bounded.context.batch_share(); }).status(),
+                  DDP_ERROR_INVALID_ARGUMENT);
+        bounded.context.set_group(model.borrowed);
+        EXPECT_EQ(bounded.context.batch_share().size(), 28);
     });
 }
 
@@ -309,13 +316,16 @@ TEST_P(BatchShare, RanksMustAskForTheSame) {
         }
         {
             Sharing model(group, 2);
-            const ddp::Error error = error_of([&] { model.context.commit(); });
+            model.context.commit();
+            const ddp::Error error = error_of([&] { model.context.batch_share(); });
             EXPECT_EQ(error.status(), DDP_ERROR_INVALID_ARGUMENT);
             EXPECT_THAT(error.what(), HasSubstr("fewer than the 3 ranks"));
         }
         {
             Sharing model(group, 84, 1, rank == 1 ? 10 : 20);
-            const ddp::Error error = error_of([&] { model.context.commit(); });
+            model.context.commit();
+            model.context.set_weight(1);
+            const ddp::Error error = error_of([&] { model.context.step_begin(); });
             EXPECT_EQ(error.status(), DDP_ERROR_INVALID_ARGUMENT);
             EXPECT_THAT(error.what(), HasSubstr("at most 50 samples fit the ranks together"));
         }
