@@ -52,6 +52,7 @@ class Options:
     shard: object  # a function of a parameter's name and the parameter: its owner and cost; None: no shards
     grad_norm: float  # the p of the norm that libddp counts; None: no norm
     votes: bool  # ranks have votes
+    share_batch: tuple  # arguments of Context.share_batch; None: ranks share no batch
     reduce_dtype: torch.dtype  # of buckets on their way; None: their own
     join: dict = dataclasses.field(default_factory=dict)  # empty: outside
 
@@ -157,6 +158,8 @@ class Steps:
             self._buffers.append((owner, key, name, order, memory))
             self._register_buffer(name, memory)
         self.norm = None if self.options.grad_norm is None else GradientNorm(self.context, self.options.grad_norm, self.names, self.tensors)
+        if self.options.share_batch is not None:
+            self.context.share_batch(*self.options.share_batch)
         self.context.commit()
         for tensor, copied in self._copies:
             tensor.copy_(copied)

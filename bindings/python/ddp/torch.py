@@ -56,6 +56,10 @@ class DistributedDataParallel(nn.Module):
 
     votes: bits of each rank travel with each step: model.context.vote(ddp.Vote.CHECKPOINT) before the backward pass, and
     model.context.votes() after it.
+
+    share_batch: the samples of a global batch, or the arguments of Context.share_batch, with weighted_mean=True: model.context.batch_share()
+    has this rank's samples, of which a fast rank gets more. libddp takes the time of the backward pass. On a GPU give the time of each step to
+    model.context.batch_time(seconds) (docs/steps.md).
     """
 
     def __init__(self, module, device_ids=None, output_device=None, dim=0, broadcast_buffers=True, init_sync=True,
@@ -63,7 +67,7 @@ class DistributedDataParallel(nn.Module):
                  gradient_as_bucket_view=False, static_graph=False, delay_all_reduce_named_params=None,
                  param_to_hook_all_reduce=None, mixed_precision=None, device_mesh=None, skip_all_reduce_unused_params=False,
                  bucket_cap_mb_list=None, batched_grad_copy=False, forward_sync_buffers=None, lazy_bucket_allocation=False, *,
-                 weighted_mean=False, shard=False, grad_norm=None, votes=False):
+                 weighted_mean=False, shard=False, grad_norm=None, votes=False, share_batch=None):
         super().__init__()
         if device_mesh is not None:
             if process_group is not None:
@@ -111,6 +115,7 @@ class DistributedDataParallel(nn.Module):
         if param_to_hook_all_reduce is not None and not self._delayed:
             raise ValueError("param_to_hook_all_reduce: it belongs to delay_all_reduce_named_params, which names no parameter")
         self._shard, self._grad_norm, self._votes = shard, grad_norm, votes
+        self._share_batch = (share_batch,) if isinstance(share_batch, int) else share_batch
         if grad_norm is not None and shard:
             raise ValueError("grad_norm: with shard, ShardedOptimizer.clip_grad_norm_ computes any norm, and needs no grad_norm")
         if owner_function(shard) is not None:
@@ -133,7 +138,7 @@ class DistributedDataParallel(nn.Module):
             ignored=self.parameters_to_ignore, delayed=self._delayed, find_unused=self.find_unused_parameters,
             skip_unused=self.skip_all_reduce_unused_params, static_graph=self.static_graph, as_views=self.gradient_as_bucket_view or bool(self._shard), shard=owner_function(self._shard),
             bucket_bytes=max(1, self.bucket_bytes_cap), bucket_caps=self.bucket_bytes_cap_list, autotune=self._autotune,
-            send_buffers=self.forward_sync_buffers if join else self._init_sync_buffers, weighted=self._weighted, grad_norm=self._grad_norm, votes=self._votes,
+            send_buffers=self.forward_sync_buffers if join else self._init_sync_buffers, weighted=self._weighted, grad_norm=self._grad_norm, votes=self._votes, share_batch=self._share_batch,
             reduce_dtype=self._precision and self._precision.reduce_dtype, join=join or {})
         if old is not None:
             old.end()

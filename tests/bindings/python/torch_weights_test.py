@@ -58,6 +58,22 @@ class Weights(OnRanks):
                 output.square().mean().backward()
                 self.compare(module, self.whole(module, batches))
 
+    def test_shares_of_a_batch(self):
+        """The mean is that of the global batch, before the shares change and after that."""
+        module = Network()
+        model = DistributedDataParallel(module, weighted_mean=True, share_batch=(12 * self.world, 2))
+        for step in range(20):
+            torch.manual_seed(step)
+            batch = torch.randn(12 * self.world, 3)
+            mine = model.context.batch_share()
+            model.set_weight(len(mine))
+            model(batch[mine.start:mine.stop]).square().mean().backward()
+            self.compare(module, self.whole(module, [batch]))
+            model.context.batch_time(len(mine) * (1e-3 if self.rank == 0 else 1e-6))
+            model.zero_grad()
+        if self.rank == 0 and self.world > 1:
+            self.assertEqual(len(model.context.batch_share()), 2)
+
     def test_micro_batches(self):
         """The weight is that of all of them, and each loss has its part."""
         for before in (True, False):
