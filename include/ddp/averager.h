@@ -87,7 +87,7 @@ typedef struct ddp_outer_options {
     /* SLOWMO: of the model's own optimizer; finite, more than 0 (0). Others ignore it */
     double inner_learning_rate;
     int32_t fragments;    /* STREAMING: divides the period (1) */
-    ddp_dtype sent_dtype; /* 0: values travel in their own type; DDP_BF16: outer gradients (0) */
+    ddp_dtype sent_dtype; /* DDP_BF16, DDP_U8: outer gradients; 0: values in their own type (0) */
     int64_t delay;        /* in steps; 0 <= delay < period / fragments (0) */
     double alpha;         /* 0 <= alpha < 1 (0) */
 } ddp_outer_options;
@@ -109,6 +109,11 @@ typedef struct ddp_outer_options {
  * Fragments are runs of parameters in the order of registration, of which the largest has as few
  * bytes as possible, or those of ddp_averager_set_fragments. A copy takes as many bytes as its
  * fragment, where the parameters are. With DDP_BF16 the outer gradients d travel instead, rounded.
+ * With DDP_U8 they travel in 8 bits: a byte an element, and 4 for each block of 256, as the hook
+ * quantize sends int8 (docs/hooks.md, "Sums in 8 bits"). Each rank rounds its d to nearest, the sum
+ * is in f32 in rank order (f64 for f64), and the mean is rounded once more. x and u get the rounded
+ * mean, the same on every rank; what rounding takes is lost. A NaN or an infinity in d makes the
+ * mean of that parameter NaN, in runs of 25 MiB. The copy of a fragment is then of f32 (f64).
  *
  * A fragment on its way is dropped, and waits for its next turn, if the context gets another
  * group, and by ddp_averager_set_step, ddp_averager_state_load, ddp_averager_go_back,

@@ -81,9 +81,9 @@ void check_outer(const ddp_outer_options& o) {
     if (o.fragments < 1)
         fail_call(DDP_ERROR_INVALID_ARGUMENT, "options->fragments is ", o.fragments,
                   "; it must be at least 1");
-    if (o.sent_dtype != 0 && o.sent_dtype != DDP_BF16)
+    if (o.sent_dtype != 0 && o.sent_dtype != DDP_BF16 && o.sent_dtype != DDP_U8)
         fail_call(DDP_ERROR_INVALID_ARGUMENT, "options->sent_dtype is ", o.sent_dtype,
-                  "; give DDP_BF16, or 0 for the values in their own type");
+                  "; give DDP_BF16, DDP_U8, or 0 for the values in their own type");
     if (o.delay < 0)
         fail_call(DDP_ERROR_INVALID_ARGUMENT, "options->delay is ", o.delay,
                   "; it must not be negative");

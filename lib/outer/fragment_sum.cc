@@ -4,7 +4,9 @@
 #include <cstring>
 #include <map>
 
+#include "comm/link.h"
 #include "device/memory.h"
+#include "hooks/compressed_sum.h"
 #include "kernels/dtype.h"
 #include "util/error.h"
 
@@ -16,6 +18,8 @@ constexpr const char* kFragment = "fragment";
 constexpr const char* kDue = "due";
 constexpr const char* kSent = "sent";
 constexpr const char* kMean = "mean";
+
+constexpr ddp_codec kInt8{DDP_CODEC_INT8, 0, 256, 0};
 
 }  // namespace
 
@@ -40,19 +44,56 @@ std::vector<SumBatch> batches_of(const Context& context, const std::vector<std::
     return batches;
 }
 
+ddp_dtype number_dtype(ddp_dtype sent_dtype, ddp_dtype stored) {
+    if (sent_dtype == 0) return stored;
+    return sent_dtype == DDP_U8 ? compute_dtype(dtype_of_parts(stored)) : sent_dtype;
+}
+
 void FragmentSum::submit(const std::shared_ptr<Group>& group, const OpTag& tag) {
     group_ = group;
     sent_ = true;
     if (group->world() == 1) return;
-    for (const Part& part : parts_)
-        for (std::size_t begin = 0; begin < part.bytes; begin += kMessageBytes) {
-            const std::size_t bytes = std::min(kMessageBytes, part.bytes - begin);
-            works_.push_back(
-                group->submit({DDP_COLLECTIVE_ALLREDUCE, nullptr, part.memory.get() + begin,
-                               bytes / dtype_size(part.dtype), part.dtype, DDP_AVG, 0,
-                               part.stream ? part.stream->device() : ddp_device{DDP_DEVICE_CPU, 0}},
-                              tag.on(part.stream).keeping(part.memory)));
+    for (const Part& part : parts_) {
+        const OpTag tag_of_part = tag.on(part.stream).keeping(part.memory);
+        facts_.sent_dtype == DDP_U8 ? submit_in_8_bits(*group, part, tag_of_part)
+                                    : submit_whole(*group, part, tag_of_part);
+    }
+}
+
+void FragmentSum::submit_whole(Group& group, const Part& part, const OpTag& tag) {
+    for (std::size_t begin = 0; begin < part.bytes; begin += kMessageBytes) {
+        const std::size_t bytes = std::min(kMessageBytes, part.bytes - begin);
+        works_.push_back(
+            group.submit({DDP_COLLECTIVE_ALLREDUCE, nullptr, part.memory.get() + begin,
+                          bytes / dtype_size(part.dtype), part.dtype, DDP_AVG, 0,
+                          part.stream ? part.stream->device() : ddp_device{DDP_DEVICE_CPU, 0}},
+                         tag));
+    }
+}
+
+// A sum goes on in continuations, which run as long as its link is there: a group of several links
+// may be gone earlier.
+void FragmentSum::submit_in_8_bits(Group& group, const Part& part, const OpTag& tag) {
+    std::vector<CompressedSum::Item> items;
+    std::size_t used = 0;
+    const auto flush = [&] {
+        const auto sum = std::make_shared<CompressedSum>();
+        works_.push_back(sum->start(*group.link(works_.size()),
+                                    {kInt8, part.dtype, DDP_AVG, 0, nullptr}, items, part.stream,
+                                    sum, tag));
+        items.clear();
+        used = 0;
+    };
+    for (const Numbers& numbers : part.numbers)
+        for (std::size_t begin = 0; begin < numbers.bytes; begin += kMessageBytes) {
+            const std::size_t bytes = std::min(kMessageBytes, numbers.bytes - begin);
+            if (used + bytes > kMessageBytes) flush();
+            items.push_back({part.memory.get() + numbers.offset + begin, nullptr,
+                             bytes / dtype_size(part.dtype),
+                             static_cast<std::uint32_t>(numbers.param), 0});
+            used += bytes;
         }
+    if (used > 0) flush();
 }
 
 void FragmentSum::wait() const {
@@ -112,13 +153,13 @@ std::optional<FragmentSum> FragmentSum::load(const HookState& state, const Param
     };
     if (number(kFragment) < 0) return std::nullopt;
     const auto sent = static_cast<ddp_dtype>(number(kSent));
-    if (number(kSent) != 0 && number(kSent) != DDP_BF16)
+    if (number(kSent) != 0 && number(kSent) != DDP_BF16 && number(kSent) != DDP_U8)
         fail_call(DDP_ERROR_INVALID_ARGUMENT, "the state is damaged (numbers); nothing was loaded");
     std::vector<Part> parts;
     for (const HookState::Array& array : state.arrays) {
         if (array.key != kMean) continue;
         const Param& p = table[array.param];
-        const ddp_dtype own = dtype_of_parts(p.dtype), dtype = sent ? sent : own;
+        const ddp_dtype own = dtype_of_parts(p.dtype), dtype = number_dtype(sent, own);
         if (array.dtype != dtype || array.bytes / dtype_size(dtype) != p.bytes / dtype_size(own))
             fail_call(DDP_ERROR_INVALID_ARGUMENT,
                       "the state is damaged (the size of an array); nothing was loaded");

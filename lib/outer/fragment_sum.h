@@ -30,6 +30,10 @@ struct SumBatch {
 // In an order that is the same on every rank, although the numbers of their devices may differ.
 std::vector<SumBatch> batches_of(const Context& context, const std::vector<std::int32_t>& params);
 
+// The type of the numbers of a fragment in memory. sent_dtype: of ddp_outer_options; stored: the
+// parameters'.
+ddp_dtype number_dtype(ddp_dtype sent_dtype, ddp_dtype stored);
+
 class FragmentSum {
 public:
     // A parameter's numbers in the memory of a part.
@@ -50,7 +54,7 @@ public:
     struct Facts {
         std::int32_t fragment = 0;
         std::int64_t due = 0;
-        ddp_dtype sent_dtype = 0;  // 0: values; otherwise outer gradients
+        ddp_dtype sent_dtype = 0;  // 0: values; otherwise outer gradients, of DDP_U8 in 8 bits
     };
 
     FragmentSum(Facts facts, std::vector<Part> parts) : facts_(facts), parts_(std::move(parts)) {}
@@ -78,6 +82,9 @@ public:
     static std::optional<FragmentSum> load(const HookState& state, const ParamTable& table);
 
 private:
+    void submit_whole(Group& group, const Part& part, const OpTag& tag);
+    void submit_in_8_bits(Group& group, const Part& part, const OpTag& tag);
+
     Facts facts_;
     std::vector<Part> parts_;
     std::vector<WorkPtr> works_;

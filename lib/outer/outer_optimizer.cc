@@ -126,11 +126,12 @@ FragmentSum OuterOptimizer::collect(std::int32_t fragment, std::int64_t due) con
     const ddp_dtype sent = options_.sent_dtype;
     std::vector<FragmentSum::Part> parts;
     for (const SumBatch& batch : batches_of(context_, params(fragment))) {
-        FragmentSum::Part part{sent ? sent : batch.dtype, nullptr, nullptr, {}};
+        FragmentSum::Part part{number_dtype(sent, batch.dtype), nullptr, nullptr, {}};
         for (const std::int32_t id : batch.params) {
             const Param& p = table_[id];
             const std::size_t bytes =
-                sent ? p.bytes / dtype_size(dtype_of_parts(p.dtype)) * dtype_size(sent) : p.bytes;
+                sent ? p.bytes / dtype_size(dtype_of_parts(p.dtype)) * dtype_size(part.dtype)
+                     : p.bytes;
             part.numbers.push_back({id, part.bytes, bytes});
             part.bytes += bytes;
         }
@@ -208,11 +209,11 @@ void OuterOptimizer::step_with(std::int32_t fragment, const Mean& mean, ddp_dtyp
     ++steps_;
 }
 
-// mean: of values, which may be `local`, or of outer gradients of the type `sent`.
+// mean: of values, which may be `local`, or of outer gradients that travelled as `sent`.
 void OuterOptimizer::update(Values& v, ddp_dtype sent, const std::byte* mean,
                             std::byte* local) const {
     const ddp_dtype stored = dtype_of_parts(table_[v.param].dtype),
-                    travelled = sent ? sent : stored;
+                    travelled = number_dtype(sent, stored);
     const std::size_t size = dtype_size(v.dtype);
     const cpu::OuterStep step{options_.kind == DDP_OUTER_NESTEROV, options_.learning_rate,
                               options_.momentum, inner_rate()};

@@ -212,9 +212,13 @@ TEST_F(BadAverager, Fragments) {
         {"alpha -1", kInvalid, {call, "alpha is -1"}, streaming(1, 0, -1)},
         {"alpha 1", kInvalid, {call, "alpha is 1", "less than 1"}, streaming(1, 0, 1)},
         {"alpha NaN", kInvalid, {call, "alpha is nan"}, streaming(1, 0, nan)},
-        {"sent f16", kInvalid, {call, "sent_dtype is 1", "DDP_BF16"}, streaming(1, 0, 0, DDP_F16)},
+        {"sent f16",
+         kInvalid,
+         {call, "sent_dtype is 1", "DDP_BF16, DDP_U8"},
+         streaming(1, 0, 0, DDP_F16)},
     });
     expect_accepted(streaming(2, 5, 0.5, DDP_BF16));
+    expect_accepted(streaming(2, 5, 0.5, DDP_U8));
     expect_accepted(go_back());
     expect_refused({
         null_argument(

@@ -384,7 +384,7 @@ TEST_P(DeviceStepTest, AnOuterOptimizerStepsOnTheHost) {
 
 TEST_P(DeviceStepTest, AFragmentTravelsWhileItsParametersChange) {
     run([&](int rank, ddp_group* group) {
-        for (const ddp_dtype sent : {ddp_dtype{0}, ddp_dtype{DDP_BF16}}) {
+        for (const ddp_dtype sent : {ddp_dtype{0}, ddp_dtype{DDP_BF16}, ddp_dtype{DDP_U8}}) {
             DeviceModel model(group, {5, 300}, view(), devices(rank), with(0), 1, param_flags());
             model.context.commit();
             ddp::Averager averager(model.context, 4);

@@ -350,7 +350,10 @@ void Program::outer_optimizer(ddp_averager* averager) {
     options.delay =
         odd() ? bytes_.number<std::int16_t>() : static_cast<std::int64_t>(bytes_.below(3));
     options.alpha = odd() ? bytes_.number<double>() : 0.5;
-    options.sent_dtype = odd() ? bytes_.number<ddp_dtype>() : bytes_.flag() ? DDP_BF16 : 0;
+    options.sent_dtype = odd()           ? bytes_.number<ddp_dtype>()
+                         : bytes_.flag() ? DDP_BF16
+                         : bytes_.flag() ? DDP_U8
+                                         : 0;
     call(ddp_averager_set_outer, averager, odd() ? nullptr : &options);
     std::int32_t fragment_of[4];
     for (std::int32_t& fragment : fragment_of)

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "hooks/eight_bits_reference.h"
 #include "support/error_of.h"
 #include "support/model.h"
 #include "support/ranks.h"
@@ -31,10 +32,11 @@ struct Setting {
 
 // Cut by hand: no other runs have a smaller largest fragment.
 const Setting kSettings[] = {
-    {1, 0, 0, 0, {0, 0, 0, 0, 0, 0, 0}},    {1, 3, 0, 0, {0, 0, 0, 0, 0, 0, 0}},
-    {1, 0, 0.25, 0, {0, 0, 0, 0, 0, 0, 0}}, {2, 0, 0, 0, {0, 0, 1, 1, 1, 1, 1}},
-    {3, 1, 0.5, 0, {0, 1, 1, 1, 2, 2, 2}},  {3, 1, 0.5, DDP_BF16, {0, 1, 1, 1, 2, 2, 2}},
-    {6, 0, 0.25, 0, {0, 1, 2, 3, 4, 4, 5}}, {2, 2, 0, 0, {0, 1, 0, 1, 0, 1, 1}, true},
+    {1, 0, 0, 0, {0, 0, 0, 0, 0, 0, 0}},        {1, 3, 0, 0, {0, 0, 0, 0, 0, 0, 0}},
+    {1, 0, 0.25, 0, {0, 0, 0, 0, 0, 0, 0}},     {2, 0, 0, 0, {0, 0, 1, 1, 1, 1, 1}},
+    {3, 1, 0.5, 0, {0, 1, 1, 1, 2, 2, 2}},      {3, 1, 0.5, DDP_BF16, {0, 1, 1, 1, 2, 2, 2}},
+    {6, 0, 0.25, 0, {0, 1, 2, 3, 4, 4, 5}},     {2, 2, 0, 0, {0, 1, 0, 1, 0, 1, 1}, true},
+    {3, 1, 0.5, DDP_U8, {0, 1, 1, 1, 2, 2, 2}},
 };
 
 std::string name_of(const Setting& s) {
@@ -155,9 +157,10 @@ private:
     int fragment_ = -1, due_ = -1;
 };
 
-// An outer gradient of 0.5 is rounded by at most 2^-9 of it, and rates carry that on.
+// An outer gradient of 0.5 is rounded by at most 2^-9 of it, or twice by 1/254, and rates carry that
+// on.
 double tolerance(const Setting& s) {
-    return s.sent == DDP_BF16 ? 2e-2 : 1e-4;
+    return s.sent == DDP_BF16 ? 2e-2 : s.sent == DDP_U8 ? 4e-2 : 1e-4;
 }
 
 void expect_near(const std::vector<std::vector<float>>& values,
@@ -219,6 +222,119 @@ TEST(Streaming, GoesOnFromAStateWithTheSameBits) {
         });
 }
 
+// Outer gradients that are those of the hook quantize's test, from outer parameters of 0, with a
+// step of 1.
+struct InEightBits : Model {
+    InEightBits(ddp_group* group, std::int64_t delay,
+                const std::vector<std::int64_t>& sizes = eight_bits_test::kSizes)
+        : Model(group, sizes, true), averager(committed(), 2) {
+        auto o = ddp::Averager::outer_defaults();
+        o.kind = DDP_OUTER_SGD;
+        o.learning_rate = 1;
+        o.momentum = 0;
+        o.delay = delay;
+        o.sent_dtype = DDP_U8;
+        averager.set_outer(o);
+    }
+    int step() { return averager.step(); }
+    void move(int rank, int number) {
+        for (std::size_t p = 0; p < data.size(); ++p) {
+            const auto d = eight_bits_test::gradient(rank, static_cast<int>(p), number);
+            for (std::size_t k = 0; k < d.size(); ++k) data[p][k] = -d[k];
+        }
+    }
+    ddp::Averager averager;
+
+private:
+    ddp::Context& committed() {
+        for (auto& values : data) std::fill(values.begin(), values.end(), 0.0f);
+        context.commit();
+        return context;
+    }
+};
+
+TEST(Streaming, EightBitsHaveTheBitsOfThePlainSum) {
+    for (int world = 1; world <= 9; ++world) {
+        std::vector<eight_bits_test::Floats> expected;
+        for (std::size_t p = 0; p < eight_bits_test::kSizes.size(); ++p) {
+            expected.push_back(world == 1 ? eight_bits_test::gradient(0, static_cast<int>(p), 0)
+                                          : eight_bits_test::reference(eight_bits_test::kFormats[0],
+                                                                       static_cast<int>(p), 0,
+                                                                       world, 256));
+            for (float& v : expected.back()) v = -v;
+        }
+        for (const char* backend : {"shm", "tcp", "hierarchical", "threads"})
+            on_ranks({world, backend}, [&](int rank, ddp_group* group) {
+                SCOPED_TRACE(backend + std::to_string(world));
+                for (const std::int64_t delay : {0, 1}) {
+                    InEightBits m(group, delay);
+                    EXPECT_EQ(m.step(), world) << "the first average";
+                    EXPECT_EQ(m.step(), 0);
+                    m.move(rank, 0);
+                    if (delay == 1) {
+                        EXPECT_EQ(m.step(), 0) << "the model leaves";
+                    }
+                    EXPECT_EQ(m.step(), world);
+                    for (std::size_t p = 0; p < expected.size(); ++p)
+                        for (std::size_t k = 0; k < expected[p].size(); ++k)
+                            ASSERT_EQ(m.data[p][k], expected[p][k]) << "p" << p << " number " << k;
+                }
+            });
+    }
+}
+
+TEST(Streaming, ANaNInEightBitsReachesEveryRankAndNoOtherParameter) {
+    on_ranks({3, "tcp"}, [](int rank, ddp_group* group) {
+        InEightBits m(group, 0);
+        m.step();
+        m.step();
+        m.move(rank, 0);
+        if (rank == 1) m.data[6][4999] = std::nanf("");
+        EXPECT_EQ(m.step(), 3);
+        for (std::size_t p = 0; p < m.data.size(); ++p)
+            for (const float value : m.data[p]) ASSERT_EQ(std::isnan(value), p == 6) << "p" << p;
+    });
+}
+
+// Several messages of 25 MiB of numbers, and links that take turns.
+TEST(Streaming, ALargeFragmentTravelsInEightBitsInParts) {
+    using eight_bits_test::Floats, eight_bits_test::packed;
+    const std::vector<std::int64_t> sizes{7'000'000, 10, 300};
+    const auto d = [&](int rank, std::size_t p) {
+        Floats x(static_cast<std::size_t>(sizes[p]));
+        for (std::size_t k = 0; k < x.size(); ++k)
+            x[k] = static_cast<float>(static_cast<int>(k * 7 % 1013) - 500 - rank) / 1024;
+        return x;
+    };
+    const eight_bits_test::Format& int8 = eight_bits_test::kFormats[0];
+    std::vector<Floats> expected;
+    for (std::size_t p = 0; p < sizes.size(); ++p) {
+        const Floats one = packed(int8, d(0, p), 256), other = packed(int8, d(1, p), 256);
+        Floats mean(one.size());
+        for (std::size_t k = 0; k < mean.size(); ++k) mean[k] = (one[k] + other[k]) / 2;
+        expected.push_back(packed(int8, mean, 256));
+    }
+    for (const unsigned links : {0u, 3u}) {
+        RankOptions options{2, "tcp"};
+        options.round_robin = links;
+        on_ranks(options, [&](int rank, ddp_group* group) {
+            SCOPED_TRACE(links);
+            InEightBits m(group, 1, sizes);
+            m.step();
+            m.step();
+            for (std::size_t p = 0; p < sizes.size(); ++p) {
+                const Floats x = d(rank, p);
+                for (std::size_t k = 0; k < x.size(); ++k) m.data[p][k] = -x[k];
+            }
+            EXPECT_EQ(m.step(), 0);
+            EXPECT_EQ(m.step(), 2);
+            for (std::size_t p = 0; p < sizes.size(); ++p)
+                for (std::size_t k = 0; k < expected[p].size(); ++k)
+                    ASSERT_EQ(m.data[p][k], -expected[p][k]) << "p" << p << " number " << k;
+        });
+    }
+}
+
 const Setting kTwo{2, 2, 0.5, 0, {0, 0, 1, 1, 1, 1, 1}};
 
 // Two ranks save while the first fragment is on its way, and three go on with the mean of the two.
@@ -249,6 +365,7 @@ TEST(Streaming, CountsTheBytesOfEachFragmentInItsTurn) {
         for (const Setting& setting : kSettings) {
             SCOPED_TRACE(name_of(setting));
             Trained m(group, setting);
+            std::uint64_t in_8_bits = 0;
             for (int s = 0; s < kWarmup + 2 * kPeriod + 1; ++s) {
                 const std::uint64_t before = m.context.stats().averaged_bytes;
                 m.step(rank, s);
@@ -259,10 +376,22 @@ TEST(Streaming, CountsTheBytesOfEachFragmentInItsTurn) {
                     if (counted == 0 || (counted > 0 && counted % spacing == 0 &&
                                          setting.fragment_of[i] == fragment))
                         numbers += static_cast<std::uint64_t>(kSizes[i]);
+                const std::uint64_t bytes = m.context.stats().averaged_bytes - before;
+                if (setting.sent == DDP_U8 && counted > 0) {
+                    in_8_bits += numbers;
+                    continue;
+                }
                 const bool small = setting.sent == DDP_BF16 && counted > 0;
-                EXPECT_EQ(m.context.stats().averaged_bytes - before, numbers * (small ? 2 : 4))
-                    << "step " << s;
+                EXPECT_EQ(bytes, numbers * (small ? 2 : 4)) << "step " << s;
             }
+            // A share for each rank at once, and this rank's share of the means when they are there.
+            m.averager.save_state();
+            std::uint64_t whole = 0;
+            for (const std::int64_t size : kSizes) whole += static_cast<std::uint64_t>(size);
+            const std::uint64_t sent = m.context.stats().averaged_bytes - 4 * whole;
+            if (setting.sent != DDP_U8) continue;
+            EXPECT_GE(sent, in_8_bits * 3 / 2);
+            EXPECT_LE(sent, in_8_bits * 3 / 2 * 260 / 256 + 5 * 3 * 260) << "blocks are whole";
         }
     });
 }
@@ -302,6 +431,10 @@ TEST(Streaming, IsForAveragersWithOnePeriod) {
 TEST(Streaming, IsFreedWithAFragmentOnItsWay) {
     on_ranks({2, "tcp"}, [](int rank, ddp_group* group) {
         Trained m(group, kTwo);
+        Setting in_8_bits = kTwo;
+        in_8_bits.sent = DDP_U8;
+        Trained other(group, in_8_bits);
+        for (int s = 0; s <= kWarmup + 3; ++s) other.step(rank, s);
         for (int s = 0; s <= kWarmup + 3; ++s) m.step(rank, s);
     });
 }
@@ -335,6 +468,7 @@ TEST(Streaming, RanksThatDifferNotice) {
     expect_disagreement(kFragments, set([](auto& o) { o.delay = 1; }));
     expect_disagreement(kFragments, set([](auto& o) { o.alpha = 0.25; }));
     expect_disagreement(kFragments, set([](auto& o) { o.sent_dtype = DDP_BF16; }));
+    expect_disagreement(kFragments, set([](auto& o) { o.sent_dtype = DDP_U8; }));
     expect_disagreement(kFragments, [](int rank, ddp::Averager& averager) {
         averager.set_fragments({0, 1, 1, 1, 1, 1, rank});
     });

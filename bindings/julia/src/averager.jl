@@ -50,8 +50,8 @@ const OUTER_KINDS = (none=LibDDP.DDP_OUTER_NONE, sgd=LibDDP.DDP_OUTER_SGD, neste
 
 An outer optimizer, which steps after each average over all ranks: `:nesterov` (DiLoCo), `:slowmo`, `:sgd` or `:none`. With the
 same kind again it changes the rates. `fragments`, `delay`, `alpha`: Streaming DiLoCo. Fragments of the model take turns; each is
-mixed in `delay` steps after it left, with alpha as the weight of this rank's own values. `sent_dtype=DDP.BF16`: outer gradients
-travel in that type.
+mixed in `delay` steps after it left, with alpha as the weight of this rank's own values. `sent_dtype=DDP.BF16` or `DDP.U8`:
+outer gradients travel in that type, with U8 as blocks of int8.
 """
 function set_outer!(averager::Averager, kind::Symbol=:nesterov; learning_rate::Real=0.7, momentum::Real=0.9,
                     inner_learning_rate::Real=0, fragments::Integer=1, delay::Integer=0, alpha::Real=0, sent_dtype::Integer=0)

@@ -49,7 +49,8 @@ class Averager:
         "none". Call it again with the same kind to change the rates.
 
         fragments, delay, alpha: Streaming DiLoCo. Fragments of the model take turns; each is mixed in `delay` steps
-        after it left, with alpha as the weight of this rank's own values. sent_dtype "bf16": outer gradients travel as bf16."""
+        after it left, with alpha as the weight of this rank's own values. sent_dtype "bf16" or "u8": outer gradients travel as
+        bf16, or in 8 bits, as blocks of int8."""
         if kind not in _KINDS:
             raise ValueError(f"kind: {kind!r} is none of {', '.join(_KINDS)}")
         options = _ddp.ddp_outer_options()

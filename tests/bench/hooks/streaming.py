@@ -25,6 +25,7 @@ RUNS = [
     ("4 fragments", {"fragments": 4}),
     ("4 fragments, delay 3, alpha 0.5", {"fragments": 4, "delay": 3, "alpha": 0.5}),
     ("the same as bf16", {"fragments": 4, "delay": 3, "alpha": 0.5, "sent_dtype": "bf16"}),
+    ("the same in 8 bits", {"fragments": 4, "delay": 3, "alpha": 0.5, "sent_dtype": "u8"}),
 ]
 
 

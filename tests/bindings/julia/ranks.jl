@@ -377,7 +377,7 @@ end
             @test step!(averager) == world && all(==(2.5f0), weight)
         end
         # A fragment leaves, travels for a step as an outer gradient, and is mixed with what is there then.
-        set_outer!(averager, :sgd; learning_rate=1, momentum=0, delay=1, alpha=0.5, sent_dtype=DDP.BF16)
+        set_outer!(averager, :sgd; learning_rate=1, momentum=0, delay=1, alpha=0.5, sent_dtype=DDP.U8)
         set_fragments!(averager, [0])
         averager.steps = 12
         weight .= 4

@@ -106,7 +106,8 @@ public final class Averager implements AutoCloseable {
      * @param delay after how many steps a fragment that left is mixed in; less than period /
      *     fragments
      * @param alpha the weight of this rank's own values in that; at least 0 and less than 1
-     * @param sentDtype BF16: outer gradients travel in this type; null: values in their own
+     * @param sentDtype BF16 or U8: outer gradients travel in this type, with U8 as blocks of int8;
+     *     null: values in their own
      */
     public void setOuter(Outer kind, double learningRate, double momentum, double innerLearningRate,
             int fragments, long delay, double alpha, Dtype sentDtype) {
