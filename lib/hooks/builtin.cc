@@ -23,14 +23,6 @@ const std::map<std::string, Maker>& makers() {
         {"batched_powersgd",
          [](OptionReader& options, const GroupPtr&) { return make_powersgd(options, true); }},
         {"quantize", [](OptionReader& options, const GroupPtr&) { return make_quantize(options); }},
-        {"quantize_per_tensor",
-         [](OptionReader& options, const GroupPtr&) {
-             return make_gathered_quantize(options, false);
-         }},
-        {"quantize_per_channel",
-         [](OptionReader& options, const GroupPtr&) {
-             return make_gathered_quantize(options, true);
-         }},
         {"onebit", [](OptionReader& options, const GroupPtr&) { return make_onebit(options); }},
         {"topk", [](OptionReader& options, const GroupPtr&) { return make_topk(options); }},
         {"post_local_sgd", make_local_sgd},
