@@ -39,7 +39,7 @@ int main(int argc, char** argv) {
     ddp_param param;
     CHECK(ddp_group_create(NULL, &group, &error));
     const int rank = ddp_group_rank(group), world = ddp_group_world_size(group);
-    const double us = world > 1 && rank == world - 1 ? 300 : 100; /* that a sample takes */
+    const double us = world > 1 && rank == world - 1 ? 3000 : 1000; /* that a sample takes */
     ddp_context_options_init(&options);
     options.reduction = DDP_REDUCTION_WEIGHTED_MEAN;
     CHECK(ddp_context_create(group, &options, &context, &error));

@@ -31,7 +31,7 @@ class BatchShares {
         try (Group group = new Group();
                 Context context = new Context(group, options)) {
             int rank = group.rank(), world = group.worldSize();
-            long nanos = world > 1 && rank == world - 1 ? 300_000 : 100_000; // for a sample
+            long nanos = world > 1 && rank == world - 1 ? 3_000_000 : 1_000_000; // for a sample
             Parameter param = context.register("w", w, grad);
             context.shareBatch(SAMPLES, 1, 0);
             context.commit();

@@ -11,7 +11,7 @@ const SAMPLES = 84
 function train(steps)
     group = Group()
     rank, world = group.rank, group.world_size
-    seconds = rank == world - 1 > 0 ? 300e-6 : 100e-6  # that a sample takes
+    seconds = rank == world - 1 > 0 ? 3e-3 : 1e-3  # that a sample takes
     w, grad = zeros(Float32, 2), zeros(Float32, 2)
     Context(group; reduction=:weighted_mean) do ctx
         param = register!(ctx, "w", w, grad)

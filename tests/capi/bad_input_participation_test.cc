@@ -42,7 +42,7 @@ protected:
     }
 
     Untouched<std::int32_t> used;
-    Untouched<std::int64_t> begin, end;
+    Untouched<std::int64_t> share_begin, share_end;
 };
 
 TEST_F(BadParticipation, NullHandles) {
@@ -57,7 +57,7 @@ TEST_F(BadParticipation, NullHandles) {
         null_argument("ddp_join", "context", calling(ddp_join, nullptr)),
         null_argument("ddp_share_batch", "context", calling(ddp_share_batch, nullptr, 8, 1, 0)),
         null_argument("ddp_batch_share", "context",
-                      calling(ddp_batch_share, nullptr, &begin, &end)),
+                      calling(ddp_batch_share, nullptr, &share_begin, &share_end)),
         null_argument("ddp_batch_time", "context", calling(ddp_batch_time, nullptr, 1)),
     });
 }
@@ -135,7 +135,7 @@ TEST_F(BadParticipation, WithoutTheFlagOrReductionThatItNeeds) {
         {"batch_share",
          kState,
          {"ddp_batch_share", "ddp_share_batch before ddp_commit"},
-         calling(ddp_batch_share, context, &begin, &end)},
+         calling(ddp_batch_share, context, &share_begin, &share_end)},
         {"batch_time",
          kState,
          {"ddp_batch_time", "not shared"},
