@@ -14,7 +14,8 @@ namespace libddp {
 // send null: in place. Memory of a device: with a tag that has a stream of that device. counts: the
 // elements of each rank's part; `recv` is then all parts, and `count` their sum. take: gets the
 // parts of the other ranks of an allgather, which need not be in `recv` then; and of an allreduce
-// the blocks of the result that this rank is to look at (ddp_collective.take).
+// the blocks of the result that this rank is to look at, and of a reduce_scatter with counts those
+// of its part (ddp_collective.take).
 struct Collective {
     ddp_collective_kind kind = DDP_COLLECTIVE_BARRIER;
     const void* send = nullptr;

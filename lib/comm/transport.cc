@@ -159,6 +159,10 @@ void Transport::run_and_take(ddp_collective c) {
         c.take = take;
         return take_share(c, c.recv, setup_.rank, setup_.world);
     }
+    if (c.kind == DDP_COLLECTIVE_REDUCE_SCATTER) {
+        c.take = take;
+        return take_part(c, setup_.rank);
+    }
     std::size_t offset = 0;
     for (std::int32_t rank = 0; rank < setup_.world; ++rank) {
         const std::size_t bytes = static_cast<std::size_t>(c.counts[rank]) * dtype_size(c.dtype);

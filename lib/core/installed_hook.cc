@@ -23,6 +23,7 @@ public:
         return work->then(next, true, tag);
     }
     std::string name() const override { return inner_->name(); }
+    bool is_allreduce() const override { return inner_->is_allreduce(); }
 
 private:
     const HookPtr inner_;

@@ -33,6 +33,7 @@ void LaunchQueue::reset_layout(const Layout* layout, const ParamTable& table) {
         Entry& entry = (*entries_)[b];
         const PlanBucket& planned = layout->plan().buckets[b];
         entry.bucket = layout->describe(b);
+        entry.sections = entry.bucket.sections;
         entry.alone = planned.alone;
         entry.in_place = planned.in_place;
         entry.content = planned.content;
@@ -48,8 +49,12 @@ void LaunchQueue::reset_layout(const Layout* layout, const ParamTable& table) {
 
 void LaunchQueue::set_take(std::size_t bucket, Collective::Take take) {
     Entry& entry = (*entries_)[bucket];
-    entry.taking = std::make_shared<const std::vector<BucketSection>>(
-        1, BucketSection{0, entry.bucket.count, nullptr, std::move(take)});
+    entry.taking = nullptr;
+    if (!take) return;
+    auto sections =
+        entry.sections ? *entry.sections : std::vector<BucketSection>{{0, entry.bucket.count}};
+    for (BucketSection& section : sections) section.take = take;
+    entry.taking = std::make_shared<const std::vector<BucketSection>>(std::move(sections));
 }
 
 std::vector<StreamPtr> LaunchQueue::homes() const {
@@ -79,7 +84,7 @@ void LaunchQueue::begin_step(Step& step, const Participation& participation) {
         entry.bucket.step = step.synced_number;
         entry.bucket.result = nullptr;
         entry.bucket.done = nullptr;
-        if (entry.taking) entry.bucket.sections = nullptr;
+        entry.bucket.sections = entry.sections;
         entry.bucket.is_last = false;
         if (entry.now.live) last_live_ = &entry;
         if (entry.now.live && !entry.alone) last = &entry;

@@ -35,8 +35,8 @@ public:
     void set_recorder(const record::Recorder& recorder) { recorder_ = recorder; }
     // New buckets. Not while a step is under way. Null: the queue keeps none until others come.
     void reset_layout(const Layout* layout, const ParamTable& table);
-    // The result of a bucket without sections goes there, where a collective makes it and nothing
-    // changes it later. Then the bucket has one section in this step.
+    // The result of a bucket goes there, where a collective makes it and nothing changes it later.
+    // Then a bucket without sections has one in this step. take empty: nobody wants it.
     void set_take(std::size_t bucket, Collective::Take take);
     // In whose order the memory of each bucket is.
     std::vector<StreamPtr> homes() const;
@@ -95,6 +95,7 @@ private:
         bool in_place = false;
         std::shared_ptr<const std::string> label;
         std::shared_ptr<const void> memory;
+        std::shared_ptr<const std::vector<BucketSection>> sections;  // of the layout
         std::shared_ptr<const std::vector<BucketSection>> taking;  // null: nobody takes the result
         // Works of the program's own that use the bucket. They may still do when the group has
         // broken, and `work` failed.

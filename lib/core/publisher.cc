@@ -1,6 +1,7 @@
 #include "core/publisher.h"
 
 #include <algorithm>
+#include <numeric>
 #include <optional>
 #include <utility>
 
@@ -45,6 +46,17 @@ std::byte* place_of(const ddp_bucket& bucket, const ShardPiece& piece) {
     return static_cast<std::byte*>(bucket.buffer) + piece.offset;
 }
 
+// place: of the parameter's gradient.
+ddp_piece piece_of(const ShardPiece& own, const Param& p, std::byte* place) {
+    return {sizeof(ddp_piece),
+            own.param,
+            own.replicated ? 1 : 0,
+            own.first,
+            own.count,
+            p.data ? value_of(own, p) : nullptr,
+            place + static_cast<std::size_t>(own.first) * dtype_size(p.gradient.dtype)};
+}
+
 const Shards::Values& values_of(const ReducerParts& parts, const ddp_bucket& bucket) {
     return parts.layout->shards().values()[static_cast<std::size_t>(bucket.index)];
 }
@@ -60,6 +72,28 @@ std::vector<Delivery::Target> targets_of(const ReducerParts& parts, const ddp_bu
         targets.push_back({value_of(piece, p), piece.offset, bytes_of(piece, p)});
     }
     return targets;
+}
+
+// Where the results of a rank begin in a bucket of one section.
+std::byte* own_part(const ddp_bucket& bucket, std::int32_t rank) {
+    const BucketSection& section = bucket.sections->front();
+    const auto counts = section.counts->begin();
+    const std::uint64_t before = std::accumulate(counts, counts + rank, std::uint64_t{0});
+    return static_cast<std::byte*>(bucket.buffer) +
+           (section.begin + static_cast<std::size_t>(before)) * dtype_size(bucket.dtype);
+}
+
+// Brings this rank's values to where the other ranks find them.
+void pack(const ReducerParts& parts, const ddp_bucket& bucket) {
+    const Shards::Values& values = values_of(parts, bucket);
+    if (parts.group->world() == 1 || values.bytes == 0) return;
+    std::vector<ddp_segment> segments;
+    for (std::size_t i = values.begin; i < values.end; ++i) {
+        const ShardPiece& piece = values.pieces[i];
+        const Param& p = parts.model.table[piece.param];
+        segments.push_back({place_of(bucket, piece), value_of(piece, p), bytes_of(piece, p)});
+    }
+    transfer(bucket.home, segments, DDP_U8);
 }
 
 // The gradients that live in the bucket, to become zero.
@@ -117,21 +151,14 @@ Publisher::~Publisher() {
     let_go();
 }
 
-// Sends this rank's values of a bucket. at_once: those of other ranks are written when they come,
-// and not when the program waits for them.
+// Sends this rank's values of a bucket, which are there. at_once: those of other ranks are written
+// when they come, and not when the program waits for them.
 std::shared_ptr<Publisher::Parcel> Publisher::send(const ReducerParts& parts,
                                                    const ddp_bucket& bucket, const OpTag& tag,
                                                    bool at_once) {
     const auto parcel = std::make_shared<Parcel>();
     const Shards::Values& values = values_of(parts, bucket);
     if (parts.group->world() == 1 || values.bytes == 0) return parcel;
-    std::vector<ddp_segment> segments;
-    for (std::size_t i = values.begin; i < values.end; ++i) {
-        const ShardPiece& piece = values.pieces[i];
-        const Param& p = parts.model.table[piece.param];
-        segments.push_back({place_of(bucket, piece), value_of(piece, p), bytes_of(piece, p)});
-    }
-    transfer(bucket.home, segments, DDP_U8);
     Collective gather{DDP_COLLECTIVE_ALLGATHER,
                       nullptr,
                       bucket.buffer,
@@ -170,6 +197,7 @@ void Publisher::publish(ReducerParts& parts) {
     const StreamScope order(parts.model.streams);
     for (const std::size_t b : forward_order(parts.layout->plan())) {
         const ddp_bucket bucket = parts.layout->describe(b);
+        pack(parts, bucket);
         put(b, send(parts, bucket, tag_between_steps(parts, bucket), false));
     }
     due_ = torn_ = false;
@@ -178,27 +206,77 @@ void Publisher::publish(ReducerParts& parts) {
 
 WorkPtr Publisher::update(ReducerParts& parts, const ddp_bucket& bucket, const OpTag& tag) {
     for (const auto& observer : parts.observers.all) observer->on_bucket(parts, bucket);
+    const auto index = static_cast<std::size_t>(bucket.index);
+    if (!blocks_[index] || !blocks_[index]->finish()) {
+        update_pieces(parts, bucket);
+        pack(parts, bucket);
+    }
+    const std::shared_ptr<Parcel> parcel = send(parts, bucket, tag, true);
+    put(index, parcel);
+    return parcel->work;
+}
+
+void Publisher::update_pieces(const ReducerParts& parts, const ddp_bucket& bucket) {
     const Shards::Values& values = values_of(parts, bucket);
     std::vector<ddp_piece> pieces;
     const auto add = [&](const ShardPiece& own) {
         const Param& p = parts.model.table[own.param];
         const ParamState& s = parts.gradients[own.param];
         if (s.now.role != Role::kExpected) return;
-        std::byte* const gradient =
-            s.place + static_cast<std::size_t>(own.first) * dtype_size(bucket.dtype);
-        if (bucket.result) bring_home(bucket, gradient, static_cast<std::size_t>(own.count));
-        pieces.push_back({sizeof(ddp_piece), own.param, own.replicated ? 1 : 0, own.first,
-                          own.count, p.data ? value_of(own, p) : nullptr, gradient});
+        pieces.push_back(piece_of(own, p, s.place));
+        if (bucket.result)
+            bring_home(bucket, static_cast<std::byte*>(pieces.back().gradient),
+                       static_cast<std::size_t>(own.count));
     };
     for (std::size_t i = values.begin; i < values.end; ++i) add(values.pieces[i]);
     for (const ShardPiece& own : values.replicated) add(own);
     std::vector<const ddp_piece*> pointers;
     for (const ddp_piece& piece : pieces) pointers.push_back(&piece);
     due_ = true;
-    update_(pointers);
-    const std::shared_ptr<Parcel> parcel = send(parts, bucket, tag, true);
-    put(static_cast<std::size_t>(bucket.index), parcel);
-    return parcel->work;
+    updates_.pieces(pointers);
+}
+
+void Publisher::set_updates(ReducerParts& parts, Updates updates) {
+    updates_ = std::move(updates);
+    on_layout(parts);
+}
+
+void Publisher::on_layout(ReducerParts& parts) {
+    blocks_.clear();
+    for (std::size_t b = 0; b < parts.layout->size(); ++b) {
+        std::shared_ptr<BlockUpdate> blocks = in_blocks(parts, parts.layout->describe(b));
+        Collective::Take take;
+        if (blocks)
+            take = [blocks](const void*, std::size_t offset, std::size_t bytes) {
+                blocks->take(offset, bytes);
+            };
+        parts.queue.set_take(b, std::move(take));
+        blocks_.push_back(std::move(blocks));
+    }
+}
+
+// Null unless one collective gives all results of this rank, each value has the place of its
+// gradient, and nobody else looks at that first.
+std::shared_ptr<BlockUpdate> Publisher::in_blocks(const ReducerParts& parts,
+                                                  const ddp_bucket& bucket) {
+    if (!updates_.elements || parts.observers.numbers || parts.group->world() == 1) return nullptr;
+    if (!bucket.sections || bucket.sections->size() != 1 || !bucket.sections->front().counts)
+        return nullptr;
+    const std::byte* const mine = own_part(bucket, parts.group->rank());
+    const Shards::Values& values = values_of(parts, bucket);
+    std::vector<BlockUpdate::Part> all;
+    for (std::size_t i = values.begin; i < values.end; ++i) {
+        const ShardPiece& own = values.pieces[i];
+        const Param& p = parts.model.table[own.param];
+        const ParamState& s = parts.gradients[own.param];
+        const ddp_piece piece = piece_of(own, p, s.place);
+        if (!p.data || p.dtype != bucket.dtype || piece.gradient != place_of(bucket, own))
+            return nullptr;
+        const auto offset =
+            static_cast<std::size_t>(static_cast<std::byte*>(piece.gradient) - mine);
+        all.push_back({piece, offset, dtype_size(p.dtype), &s});
+    }
+    return std::make_shared<BlockUpdate>(updates_.elements, std::move(all), due_);
 }
 
 void Publisher::wait(ReducerParts& parts, std::int32_t param, std::optional<void*> stream) {
@@ -309,9 +387,11 @@ void Publisher::leave_group(ReducerParts& parts) {
 
 void Publisher::enter_group(ReducerParts& parts, bool differ) {
     const Lock lock(mutex_);
-    const bool any = std::any_of(parcels_.begin(), parcels_.end(), [](const auto& entry) {
-        return !entry.second->taken.load(std::memory_order_relaxed);
-    });
+    // An update in blocks leaves values there that have no parcel yet.
+    const bool any = (torn_ && updates()) ||
+                     std::any_of(parcels_.begin(), parcels_.end(), [](const auto& entry) {
+                         return !entry.second->taken.load(std::memory_order_relaxed);
+                     });
     for (std::size_t b = 0; b < parts.layout->size() && any; ++b) {
         const ddp_bucket bucket = parts.layout->describe(b);
         transfer(bucket.home, views_of(parts, bucket), DDP_U8);
@@ -325,6 +405,8 @@ void Publisher::enter_group(ReducerParts& parts, bool differ) {
 void Publisher::let_go() {
     for (const auto& [bucket, parcel] : parcels_)
         if (parcel->delivery) parcel->delivery->end();
+    for (const auto& blocks : blocks_)
+        if (blocks) blocks->end();
 }
 
 void Publisher::hold(bool torn) {

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "comm/work.h"
+#include "core/block_update.h"
 #include "core/observer.h"
 #include "ddp/shard.h"
 #include "util/mutex.h"
@@ -21,7 +22,10 @@
 namespace libddp {
 
 // Updates the values of pieces from their gradients.
-using UpdateFn = std::function<void(const std::vector<const ddp_piece*>& pieces)>;
+struct Updates {
+    std::function<void(const std::vector<const ddp_piece*>& pieces)> pieces;  // empty: nothing does
+    UpdateElementsFn elements{};  // empty: it needs whole pieces
+};
 
 class Publisher final : public Observer {
 public:
@@ -29,8 +33,8 @@ public:
 
     // It updates the pieces of each bucket as soon as their gradients are final, and
     // their values are sent then.
-    void set_update(UpdateFn update) { update_ = std::move(update); }
-    bool updates() const { return static_cast<bool>(update_); }
+    void set_updates(ReducerParts& parts, Updates updates);
+    bool updates() const { return static_cast<bool>(updates_.pieces); }
     // Calls it for a bucket with its result, and sends the values. Returns the work to wait for;
     // null: no other rank has or needs one.
     WorkPtr update(ReducerParts& parts, const ddp_bucket& bucket, const OpTag& tag);
@@ -61,6 +65,7 @@ public:
     void hold(bool torn);
     void release() { held_ = false; }
 
+    void on_layout(ReducerParts& parts) override;
     // A gradient would overwrite values on their way.
     void on_begin(ReducerParts& parts) override;
     void on_end(ReducerParts& parts) override;
@@ -70,6 +75,8 @@ private:
 
     static std::shared_ptr<Parcel> send(const ReducerParts& parts, const ddp_bucket& bucket,
                                         const OpTag& tag, bool at_once);
+    void update_pieces(const ReducerParts& parts, const ddp_bucket& bucket);
+    std::shared_ptr<BlockUpdate> in_blocks(const ReducerParts& parts, const ddp_bucket& bucket);
     void let_go() DDP_REQUIRES(mutex_);
     void require_published(const ReducerParts& parts) const;
     void finish(ReducerParts& parts);
@@ -77,7 +84,8 @@ private:
     std::shared_ptr<Parcel> find(std::size_t bucket);
     void put(std::size_t bucket, std::shared_ptr<Parcel> parcel);
 
-    UpdateFn update_;
+    Updates updates_;
+    std::vector<std::shared_ptr<BlockUpdate>> blocks_;  // by bucket; null: whole pieces
     // Parcels that the program has not waited for: mostly none, and then a gradient takes no lock.
     std::atomic<std::int32_t> unasked_{0};
     Mutex mutex_;

@@ -185,14 +185,14 @@ void Results::require_updates() const {
             "call ddp_publish");
 }
 
-void Results::set_update(UpdateFn update, std::uint64_t how) {
+void Results::set_updates(Updates updates, std::uint64_t how) {
     InstalledHook::Continuation continuation;
     parts_.totals.in_step = how;
-    if (update)
+    if (updates.pieces)
         continuation = [this](const ddp_bucket& bucket, const OpTag& tag) {
             return publisher_of(parts_).update(parts_, bucket, tag);
         };
-    publisher_of(parts_).set_update(std::move(update));
+    publisher_of(parts_).set_updates(parts_, std::move(updates));
     parts_.hook.continue_with(std::move(continuation));
     parts_.next_step(parts_.step->begin);
 }

@@ -47,7 +47,7 @@ public:
     // Throws unless the program may update in the step.
     void require_updates() const;
     // how: a hash of what it does alike on all ranks, which they compare; not 0 with a function.
-    void set_update(UpdateFn update, std::uint64_t how);
+    void set_updates(Updates updates, std::uint64_t how);
     // stream: of the parameter's device, for which the host does not wait.
     void wait_value(std::int32_t param, std::optional<void*> stream);
     // Between steps: an optimizer is about to apply the means of the last synced step. Throws

@@ -59,6 +59,13 @@ inline void take_share(const ddp_collective& c, const void* result, int rank, in
         c.take(c.taker, static_cast<const std::byte*>(result) + at, at, std::min(block, end - at));
 }
 
+// The same for a reduce_scatter's result of this rank.
+inline void take_part(const ddp_collective& c, int rank) {
+    const std::size_t block = DDP_BACKEND_BLOCK_BYTES, size = part_bytes(c, rank);
+    for (std::size_t at = 0; at < size; at += block)
+        c.take(c.taker, static_cast<const std::byte*>(c.recv) + at, at, std::min(block, size - at));
+}
+
 // An all_to_all: the part from one rank to another; and how a rank's input and its output are
 // divided, for the functions above.
 class Exchanged {

@@ -43,11 +43,10 @@ void adamw(Update& u, const std::string& prefix) {
     const cpu::AdamStep step = adam_step(u, prefix);
     if (u.device)
         return u.device->add(DDP_UPDATE_ADAMW, u.piece, u.gradient, kFirst, kSecond, step);
-    u.piece.update(u.gradient,
-                   [&](void* values, const void* gradients, std::size_t first, std::size_t n) {
-                       cpu::adamw_step(values, gradients, u.piece.array(kFirst, first),
-                                       u.piece.array(kSecond, first), n, u.piece.dtype(), step);
-                   });
+    u.for_blocks([&](void* values, const void* gradients, std::size_t first, std::size_t n) {
+        cpu::adamw_step(values, gradients, u.piece.array(kFirst, first),
+                        u.piece.array(kSecond, first), n, u.piece.dtype(), step);
+    });
 }
 
 class Sgd final : public Method {
@@ -68,11 +67,10 @@ public:
         if (u.device)
             return u.device->add(DDP_UPDATE_SGD, u.piece, u.gradient,
                                  step.momentum != 0 ? kMomentum : "", "", step);
-        u.piece.update(u.gradient,
-                       [&](void* values, const void* gradients, std::size_t first, std::size_t n) {
-                           cpu::sgd_step(values, gradients, u.piece.array(kMomentum, first), n,
-                                         u.piece.dtype(), step);
-                       });
+        u.for_blocks([&](void* values, const void* gradients, std::size_t first, std::size_t n) {
+            cpu::sgd_step(values, gradients, u.piece.array(kMomentum, first), n, u.piece.dtype(),
+                          step);
+        });
     }
 
 private:

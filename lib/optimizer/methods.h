@@ -17,15 +17,22 @@ struct ParamNorms {
     cpu::ExactSum values, direction;
 };
 
-// One step of a piece, whose number of steps includes it. gradient: of its first element. device:
-// takes the step of a piece on a device; null on the CPU.
+// One step of a piece, or of some of its elements, whose number of steps includes it. gradient: of
+// the first of them. device: takes the step of a whole piece on a device; null on the CPU.
 struct Update {
     OwnPiece& piece;
     const void* gradient;
     const Settings& settings;
     double scale;
     DeviceUpdates* device;
+    std::size_t first = 0, count = piece.count();
     ParamNorms norms{};
+
+    // Calls body(values, gradients, first, count) as OwnPiece::update() does.
+    template <class Body>
+    void for_blocks(Body body) {
+        piece.update(gradient, first, count, body);
+    }
 };
 
 class Method {

@@ -233,28 +233,48 @@ void Optimizer::step_inside(double scale) {
     require_steppable();
     require_inside();
     const auto keeps = std::make_shared<const double>(scale);
-    results.set_update(
+    Updates updates{
         [self = shared_from_this(), keeps](const std::vector<const ddp_piece*>& pieces) {
-            self->update_inside(pieces, *keeps);
-        },
-        hash(scale));
+            for (const ddp_piece* const piece : pieces)
+                self->update_inside(*piece, 0, piece->count, *keeps);
+        }};
+    if (by_elements())
+        updates.elements = [self = shared_from_this(), keeps](
+                               const ddp_piece& piece, std::int64_t first, std::int64_t count) {
+            self->update_inside(piece, first, count, *keeps);
+        };
+    results.set_updates(std::move(updates), hash(scale));
     inside_ = keeps;
 }
 
+bool Optimizer::by_elements() const {
+    return !method_->measures() &&
+           std::none_of(pieces_.begin(), pieces_.end(), [this](const OwnPiece& piece) {
+               return method_->needs_whole(
+                   piece.param(), settings_[static_cast<std::size_t>(piece.range().param)]);
+           });
+}
+
 // Several threads may be here, each with pieces of its own.
-void Optimizer::update_inside(const std::vector<const ddp_piece*>& pieces, double scale) {
-    for (const ddp_piece* const given : pieces) {
-        const auto own = std::lower_bound(
-            pieces_.begin(), pieces_.end(), given->param,
-            [](const OwnPiece& piece, std::int32_t param) { return piece.range().param < param; });
-        if (own == pieces_.end() || !same(own->range(), *given))
-            throw Error(ErrorInfo{DDP_ERROR_INVALID_STATE, kOtherPieces, -1, given->param});
-        Update update{*own, given->gradient, settings_[static_cast<std::size_t>(given->param)],
-                      scale, nullptr};
-        ++own->steps();
-        if (method_->measures()) method_->measure(update);
-        method_->step(update);
-    }
+void Optimizer::update_inside(const ddp_piece& given, std::int64_t first, std::int64_t count,
+                              double scale) {
+    const auto own = std::lower_bound(
+        pieces_.begin(), pieces_.end(), given.param,
+        [](const OwnPiece& piece, std::int32_t param) { return piece.range().param < param; });
+    if (own == pieces_.end() || !same(own->range(), given))
+        throw Error(ErrorInfo{DDP_ERROR_INVALID_STATE, kOtherPieces, -1, given.param});
+    const auto before = static_cast<std::size_t>(first);
+    Update update{*own,
+                  static_cast<const std::byte*>(given.gradient) +
+                      before * dtype_size(own->param().gradient.dtype),
+                  settings_[static_cast<std::size_t>(given.param)],
+                  scale,
+                  nullptr,
+                  before,
+                  static_cast<std::size_t>(count)};
+    if (first == 0) ++own->steps();
+    if (method_->measures()) method_->measure(update);
+    method_->step(update);
 }
 
 void Optimizer::bring_norms_of_devices() {

@@ -50,7 +50,9 @@ private:
     void require_steppable() const;
     void require_inside() const;
     bool inside() const { return !inside_.expired(); }
-    void update_inside(const std::vector<const ddp_piece*>& pieces, double scale);
+    bool by_elements() const;
+    void update_inside(const ddp_piece& given, std::int64_t first, std::int64_t count,
+                       double scale);
     std::vector<Update> updates(double scale);
     void bring_norms_of_devices();
     void add_norms_of_others(std::vector<Update>& updates, std::uint64_t how);

@@ -52,7 +52,7 @@ std::byte* OwnPiece::value(std::size_t first) const {
 void OwnPiece::read(Block& block, const void* gradient, std::size_t first, std::size_t n) const {
     if (gradient) {
         const ddp_dtype given = param_->gradient.dtype;
-        block.gradients = static_cast<const std::byte*>(gradient) + first * dtype_size(given);
+        block.gradients = gradient;
         if (given != dtype_) {
             cpu::convert(block.converted, dtype_, block.gradients, given, n);
             block.gradients = block.converted;

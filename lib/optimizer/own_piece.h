@@ -43,18 +43,25 @@ public:
     void* array(std::string_view name, std::size_t first) const;
     std::byte* value(std::size_t first) const;
 
-    // On the CPU. Calls body(values, gradients, first, count) for elements of the piece, one block after
-    // another; both are numbers of dtype(), and the values may be changed. gradient: of the piece's
-    // first element; null if body wants none.
+    // On the CPU. Calls body(values, gradients, first, count) for `size` elements of the piece from
+    // `begin` on, one block after another; both are numbers of dtype(), and the values may be
+    // changed. gradient: of the first of them; null if body wants none.
+    template <class Body>
+    void update(const void* gradient, std::size_t begin, std::size_t size, Body body) {
+        Block block;
+        const std::size_t item = dtype_size(param_->gradient.dtype);
+        for (std::size_t at = 0; at < size; at += kBlock) {
+            const std::size_t n = std::min(kBlock, size - at);
+            const auto* const from = static_cast<const std::byte*>(gradient);
+            read(block, from ? from + at * item : nullptr, begin + at, n);
+            body(block.values, block.gradients, begin + at, n);
+            write(block, begin + at, n);
+        }
+    }
+    // For all of them.
     template <class Body>
     void update(const void* gradient, Body body) {
-        Block block;
-        for (std::size_t first = 0; first < count(); first += kBlock) {
-            const std::size_t n = std::min(kBlock, count() - first);
-            read(block, gradient, first, n);
-            body(block.values, block.gradients, first, n);
-            write(block, first, n);
-        }
+        update(gradient, 0, count(), body);
     }
 
     // Most elements of a block: few enough for the L1 cache.

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "ddp/ddp.hpp"
@@ -23,8 +24,9 @@ std::string message_of(Call call) {
 }
 
 struct Small : Model {
-    explicit Small(ddp_group* group, std::uint32_t flags = DDP_CONTEXT_SHARD, bool view = true)
-        : Model(group, {1000, 3, 500}, view, options(flags)) {}
+    explicit Small(ddp_group* group, std::uint32_t flags = DDP_CONTEXT_SHARD, bool view = true,
+                   std::int64_t elements = 1000)
+        : Model(group, {elements, 3, 500}, view, options(flags)) {}
     static ddp_context_options options(std::uint32_t flags) {
         auto result = ddp::Context::defaults();
         result.flags = flags;
@@ -91,11 +93,63 @@ TEST(OptimizerInStep, AnotherUpdateReplacesIt) {
     });
 }
 
+constexpr int kFrozen = 4;
+
+// All values of this rank after steps with buckets of several blocks (DDP_BACKEND_BLOCK_BYTES),
+// whose gradients depend on the values.
+std::vector<std::vector<float>> train_large(int rank, ddp_group* group, bool in_step, bool view) {
+    auto options = ddp::Context::defaults();
+    options.bucket_cap_bytes = 700'000;
+    options.flags = in_step ? DDP_CONTEXT_SHARD : 0;
+    Model model(group, {40'000, 3, 70'001, 17, 50'000, 90'000, 1, 5'000}, view, options);
+    for (int p = 0; p < model.count(); ++p)
+        for (std::size_t k = 0; k < model.size(p); ++k)
+            model.data[static_cast<std::size_t>(p)][k] = static_cast<float>(k % 251) / 16;
+    model.context.commit();
+    ddp::Optimizer optimizer(model.context, "adamw", "lr=0.01");
+    if (in_step) optimizer.in_step(0.7);
+    for (int step = 0; step < 4; ++step) {
+        model.context.set_frozen({kFrozen}, step == 2);
+        for (int p = model.count(); p-- > 0;) {
+            if (in_step) model.context.wait_value(p);
+            if (p == kFrozen && step == 2) continue;
+            const auto& value = model.data[static_cast<std::size_t>(p)];
+            float* const gradient = model.grad(p);
+            for (std::size_t k = 0; k < value.size(); ++k)
+                gradient[k] = 0.3f * value[k] + static_cast<float>((k + 7) % 13) -
+                              static_cast<float>(4 * rank + step);
+            model.context.grad_ready(p);
+        }
+        model.context.finalize();
+        if (!in_step) optimizer.step(0.7);
+    }
+    for (int p = 0; p < model.count() && in_step; ++p) {
+        model.context.wait_value(p);
+        if (!view) continue;
+        EXPECT_EQ(std::count(model.grad(p), model.grad(p) + model.size(p), 0.0f),
+                  static_cast<std::ptrdiff_t>(model.size(p)));
+    }
+    return model.data;
+}
+
+TEST(OptimizerInStep, UpdatesBlocksToTheBitsOfWholeParameters) {
+    for (const auto& [backend, world, view] :
+         {std::tuple("shm", 2, false), std::tuple("shm", 3, true), std::tuple("tcp", 2, true)}) {
+        RankOptions options(world, backend);
+        options.flags = DDP_GROUP_DETERMINISTIC;
+        on_ranks(options, [&, in_buckets = view](int rank, ddp_group* group) {
+            const auto want = train_large(rank, group, false, in_buckets);
+            EXPECT_NE(want[0][0], 0);
+            EXPECT_EQ(train_large(rank, group, true, in_buckets), want) << "rank " << rank;
+        });
+    }
+}
+
 // Before any value has changed.
-TEST(OptimizerInStep, RanksDoTheSame) {
+void expect_mismatch(const RankOptions& options, std::int64_t elements) {
     for (const std::string how : {"scale", "lr", "name", "installed", "later"})
-        on_ranks(3, [&](int rank, ddp_group* group) {
-            Small model(group);
+        on_ranks(options, [&](int rank, ddp_group* group) {
+            Small model(group, DDP_CONTEXT_SHARD, true, elements);
             model.context.commit();
             ddp::Optimizer sgd(model.context, "sgd", "lr=1"), adamw(model.context, "adamw");
             const bool other = rank == 1;
@@ -118,6 +172,11 @@ TEST(OptimizerInStep, RanksDoTheSame) {
                 << how;
             EXPECT_EQ(model.data, before) << how;
         });
+}
+
+TEST(OptimizerInStep, RanksDoTheSame) {
+    expect_mismatch(3, 1000);
+    expect_mismatch({2, "shm"}, 200'000);
 }
 
 // Values of all ranks after two epochs in which ranks have different numbers of inputs. join: they

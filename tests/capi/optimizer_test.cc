@@ -391,7 +391,8 @@ TEST_P(Optimizers, GetTheSameBitsHoweverParametersAreSharded) {
              {std::tuple(true, false, 64, std::vector<ddp_owner>{}),
               std::tuple(false, false, 4096, kMixed), std::tuple(true, false, 1 << 20, kMixed),
               std::tuple(false, false, 1 << 20, kWhole), std::tuple(false, true, 4096, kMixed),
-              std::tuple(true, true, 2048, kNoElements)}) {
+              std::tuple(true, true, 2048, kNoElements),
+              std::tuple(false, true, 2048, std::vector<ddp_owner>{})}) {
             if (base.name == "muon" && owners == kMixed) continue;
             if (base.name == "muon" && owners.empty()) continue;
             if (base.name == "lamb" && in_step && owners != kNoElements) continue;

@@ -25,16 +25,25 @@ void give(const ddp_collective& c, std::byte* to, const std::byte* from, std::si
     note_copy(c, size);
 }
 
-// Sums this rank's part of what all give.
+// Sums this rank's part of what all give. A taker gets each block while it is in a cache.
 void sum_part(Team& team, const ddp_collective& c, bool in_post) {
-    const std::size_t count = part_count(c, team.rank());
-    if (count == 0) return;
-    std::vector<const void*> inputs;
-    for (int rank = 0; rank < team.size(); ++rank)
-        inputs.push_back(part_of(
+    const std::size_t count = part_count(c, team.rank()), size = dtype_size(c.dtype);
+    const std::size_t block = c.take ? DDP_BACKEND_BLOCK_BYTES / size : count;
+    std::vector<const std::byte*> parts;
+    for (int rank = 0; rank < team.size() && count > 0; ++rank)
+        parts.push_back(part_of(
             c, given(team, rank, in_post, sent_bytes(team, c, rank), dtype_alignment(c.dtype)),
             team.rank()));
-    cpu::reduce(c.recv, inputs.data(), inputs.size(), count, c.dtype, c.op, c.scale);
+    std::vector<const void*> inputs(parts.size());
+    for (std::size_t at = 0; at < count; at += block) {
+        const std::size_t n = std::min(block, count - at);
+        for (std::size_t i = 0; i < parts.size(); ++i) inputs[i] = parts[i] + at * size;
+        std::byte* const out = bytes(c.recv) + at * size;
+        cpu::reduce(out, inputs.data(), inputs.size(), n, c.dtype, c.op, c.scale);
+        if (!c.take) continue;
+        team.confirm();  // a wrong sum would change what the taker keeps
+        c.take(c.taker, out, at * size, n * size);
+    }
 }
 
 void scatter_staged(Team& team, const ddp_collective& c) {
@@ -63,6 +72,9 @@ void scatter_staged(Team& team, const ddp_collective& c) {
                     count, c.dtype, c.op, c.scale);
     };
     pipeline(team, c, rounds.size(), copy_in, reduce);
+    if (!c.take) return;
+    team.confirm();  // as above
+    take_part(c, team.rank());
 }
 
 // The parts of all ranks go to every rank. size_of(rank): in bytes. into(rank): where in recv.

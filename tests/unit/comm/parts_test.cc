@@ -107,6 +107,35 @@ TEST_P(PartsOfALink, OfOthersAreTaken) {
         });
 }
 
+// Whole blocks in order, final where they are. The taker writes there.
+TEST_P(PartsOfALink, AreTakenInBlocks) {
+    for (const Counts& counts : {Counts{3, 1}, Counts{0, 5}, Counts{90'000, 70'001}})
+        on_two(GetParam(), [&](std::int32_t rank, Link& link) {
+            std::vector<float> data(counts[0] + counts[1]);
+            for (std::size_t i = 0; i < data.size(); ++i)
+                data[i] = static_cast<float>(i + 2 * static_cast<std::size_t>(rank));
+            const std::size_t begin = rank == 0 ? 0 : counts[0];
+            const std::size_t size = counts[rank == 0 ? 0 : 1];
+            Collective c = in_parts(DDP_COLLECTIVE_REDUCE_SCATTER, data, counts, DDP_AVG);
+            std::size_t taken = 0;
+            c.take = [&](const void* from, std::size_t offset, std::size_t bytes) {
+                const std::size_t first = offset / sizeof(float), count = bytes / sizeof(float);
+                ASSERT_EQ(first, taken);
+                ASSERT_EQ(bytes, std::min(std::size_t{DDP_BACKEND_BLOCK_BYTES},
+                                          (size - first) * sizeof(float)));
+                ASSERT_EQ(from, data.data() + begin + first);
+                for (std::size_t i = begin + first; i < begin + first + count; ++i) {
+                    ASSERT_EQ(data[i], static_cast<float>(i + 1));
+                    data[i] = -1;
+                }
+                taken += count;
+            };
+            link.run(c, {});
+            EXPECT_EQ(taken, size);
+            for (std::size_t i = begin; i < begin + size; ++i) ASSERT_EQ(data[i], -1) << i;
+        });
+}
+
 // Their sums are equal.
 TEST_P(PartsOfALink, ThatRanksSeeDifferentlyAreAnErrorOfBoth) {
     for (const std::size_t size : {100, 100'000})
