@@ -7,8 +7,8 @@
 #include "idx.h"
 
 static const char usage[] =
-    "usage: mnist [--data DIR] [--epochs N] [--batch N] [--lr X] [--seed N] [--view | --copy] "
-    "[--compare-local]\n"
+    "usage: mnist [--data DIR] [--epochs N] [--batch N] [--lr X] [--momentum X] [--seed N]\n"
+    "             [--view | --copy] [--compare-local]\n"
     "             [--hook NAME] [--hook-options K=V,...] [--average-every N] [--save FILE]\n"
     "  --data DIR        folder with the four IDX files of MNIST, plain or .gz "
     "(default " MNIST_DATA_DIR
@@ -16,6 +16,7 @@ static const char usage[] =
     "  --epochs N        passes over the training digits (default 10)\n"
     "  --batch N         digits in a global batch, divided among the ranks (default 64)\n"
     "  --lr X            learning rate (default 0.05)\n"
+    "  --momentum X      of the optimizer (default 0.9)\n"
     "  --seed N          of the first weights and of the order of the digits (default 1)\n"
     "  --view, --copy    gradients live in libddp's buckets (default), or in the model's own "
     "memory\n"
@@ -68,6 +69,8 @@ settings settings_parse(int argc, char** argv) {
             s.batch = (int)number(name, argv[++i], 1, 1e6);
         } else if (strcmp(name, "--lr") == 0) {
             s.lr = (float)number(name, argv[++i], 0, 100);
+        } else if (strcmp(name, "--momentum") == 0) {
+            s.momentum = (float)number(name, argv[++i], 0, 1);
         } else if (strcmp(name, "--seed") == 0) {
             s.seed = (uint64_t)number(name, argv[++i], 0, 9e15);
         } else {

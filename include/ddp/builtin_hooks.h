@@ -4,11 +4,11 @@
  * another replaces it, between steps. If ranks install different hooks, the next step fails with
  * DDP_ERROR_MISMATCH.
  *
- * LOSSY HOOKS. powersgd, onebit, topk and, if asked for, quantize have error feedback: this rank
- * keeps what a step leaves out, and adds it to the next step's gradient. It keeps this for each
- * parameter, so that another layout of the buckets changes nothing (but the rank that keeps what
- * onebit and quantize leave out of sums). While this rank has no gradient for a parameter (unused,
- * frozen, skipped), what it keeps for it waits.
+ * LOSSY HOOKS. powersgd, onebit, topk, chunks and, if asked for, quantize have error feedback: this
+ * rank keeps what a step leaves out, and adds it to the next step's gradient. It keeps this for
+ * each parameter, so that another layout of the buckets changes nothing (but the rank that keeps
+ * what onebit and quantize leave out of sums, and what chunks chooses). While this rank has no
+ * gradient for a parameter (unused, frozen, skipped), what it keeps for it waits.
  *
  * If a parameter's gradient holds a NaN or an infinity on any rank, all of it becomes NaN on every
  * rank. What is kept for the parameter stays as it was before that step. Gradients of integers and
@@ -46,12 +46,15 @@ DDP_EXTERN_C_BEGIN
  *   onebit                 1 bit an element, two levels for each block; each   block (512), min_elements (1024)
  *                          rank adds up a share
  *   topk                   the largest elements with their places              ratio (0.01), min_elements (1024)
+ *   chunks                 the largest chunks of each bucket, the same on       chunk (512), ratio (0.1),
+ *                          every rank                                          momentum (0), warmup (1000)
  *   post_local_sgd         the gradients; from step `start` on only within     start (1000), subgroup (1)
  *                          `subgroup` consecutive ranks: see averager.h
  *   noop                   nothing: each rank keeps its own gradients. Shows what communication costs
  *
  * docs/hooks.md explains every option. Parameters with fewer than min_elements elements are reduced
- * as without a hook. Every rank must install the same hook with the same options. post_local_sgd
+ * as without a hook. Every rank must install the same hook with the same options. chunks reduces
+ * gradients in CPU memory: a step with others fails with DDP_ERROR_UNSUPPORTED. post_local_sgd
  * with a subgroup that is neither 1 nor the world size is collective, and blocks as
  * ddp_group_split. Errors: INVALID_ARGUMENT (unknown name or option, value out of range; the old
  * hook stays), INVALID_STATE (during a step). Threads: one. Blocks: no, except as above.

@@ -195,7 +195,8 @@ private:
             left /= static_cast<std::size_t>(extent);
         }
         if (left != 1) damaged("a shape");
-        const bool whole = array.param >= 0 && array.key == HookState::kError;
+        const bool whole = array.param >= 0 &&
+                           (array.key == HookState::kError || array.key == HookState::kVelocity);
         if (whole && array.bytes / dtype_size(array.dtype) !=
                          static_cast<std::size_t>(table_[array.param].count))
             damaged("the size of an array");

@@ -25,6 +25,7 @@ const std::map<std::string, Maker>& makers() {
         {"quantize", [](OptionReader& options, const GroupPtr&) { return make_quantize(options); }},
         {"onebit", [](OptionReader& options, const GroupPtr&) { return make_onebit(options); }},
         {"topk", [](OptionReader& options, const GroupPtr&) { return make_topk(options); }},
+        {"chunks", [](OptionReader& options, const GroupPtr&) { return make_chunks(options); }},
         {"post_local_sgd", make_local_sgd},
     };
     return all;

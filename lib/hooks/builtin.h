@@ -24,6 +24,7 @@ HookPtr make_powersgd(OptionReader& options, bool batched);
 HookPtr make_quantize(OptionReader& options);
 HookPtr make_onebit(OptionReader& options);
 HookPtr make_topk(OptionReader& options);
+HookPtr make_chunks(OptionReader& options);
 HookPtr make_local_sgd(OptionReader& options, const std::shared_ptr<Group>& group);
 
 }  // namespace libddp

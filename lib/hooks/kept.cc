@@ -70,7 +70,7 @@ Kept& ErrorFeedback::of(std::int32_t param, std::size_t count, ddp_dtype dtype,
     }
     if (kept.rows != count)
         fail(DDP_ERROR_INVALID_ARGUMENT, hook_, ": the state that was loaded has ", kept.rows,
-             " elements of error for parameter ", param, ", whose gradient has ", count);
+             " elements of ", key_, " for parameter ", param, ", whose gradient has ", count);
     if (kept.convert_to(dtype)) *moved = true;
     return kept;
 }
@@ -95,7 +95,7 @@ void ErrorFeedback::separate() {
 void ErrorFeedback::save(HookState& state) const {
     for (const auto& [param, error] : errors_)
         state.arrays.push_back({param,
-                                HookState::kError,
+                                key_,
                                 error.dtype,
                                 {static_cast<std::int64_t>(error.rows)},
                                 false,
@@ -108,7 +108,7 @@ void ErrorFeedback::save(HookState& state) const {
 std::map<std::int32_t, Kept> ErrorFeedback::read(const HookState& state) const {
     std::map<std::int32_t, Kept> errors;
     for (const auto& array : state.arrays) {
-        if (array.key != HookState::kError) continue;
+        if (array.key != key_) continue;
         const auto refuse = [&](const auto&... why) {
             fail(DDP_ERROR_INVALID_ARGUMENT, hook_, ": the state's array '", array.key,
                  "' of parameter ", array.param, " has ", why...);
@@ -128,10 +128,18 @@ std::map<std::int32_t, Kept> ErrorFeedback::read(const HookState& state) const {
 
 void ErrorFeedback::load_all(const HookState& state, bool keeps) {
     for (const auto& array : state.arrays)
-        if (!keeps || array.key != HookState::kError)
+        if (!keeps || array.key != key_)
             fail(DDP_ERROR_INVALID_ARGUMENT, hook_, ": the state has an array '", array.key,
                  "', which this hook does not keep");
     load(read(state));
+}
+
+std::int64_t StepCounter::read(const HookState& state, const std::string& hook) {
+    const auto steps = state.numbers.find(kSteps);
+    if (steps == state.numbers.end() || !plausible(steps->second))
+        fail(DDP_ERROR_INVALID_ARGUMENT, hook,
+             ": the state does not say after how many steps it was saved");
+    return steps->second;
 }
 
 }  // namespace libddp

@@ -39,12 +39,13 @@ struct Kept {
 // For messages: "6 x 4 of f32".
 std::string shape_text(const HookState::Array& array);
 
-// The part of each parameter's gradients that was left out so far. By parameter, so that another
-// layout of the buckets changes nothing.
+// The part of each parameter's gradients that was left out so far, or other numbers for each of its
+// elements. By parameter, so that another layout of the buckets changes nothing.
 class ErrorFeedback {
 public:
-    // hook: names it in messages.
-    explicit ErrorFeedback(std::string hook) : hook_(std::move(hook)) {}
+    // hook: names it in messages. key: names the numbers in states.
+    explicit ErrorFeedback(std::string hook, const char* key = HookState::kError)
+        : hook_(std::move(hook)), key_(key) {}
 
     // Zeros at first. The memory of a parameter stays where it is until load(). *moved becomes true
     // if home was given something to do.
@@ -56,7 +57,7 @@ public:
     void separate();
 
     void save(HookState& state) const;
-    // The errors of a state. Throws INVALID_ARGUMENT, also if a parameter here has another size.
+    // The numbers that a state holds. Throws INVALID_ARGUMENT, also if a parameter here has another size.
     std::map<std::int32_t, Kept> read(const HookState& state) const;
     void load(std::map<std::int32_t, Kept> errors) { errors_ = std::move(errors); }
     // Both, for a hook that keeps nothing else. keeps: whether it keeps errors.
@@ -64,6 +65,7 @@ public:
 
 private:
     const std::string hook_;
+    const char* const key_;
     std::map<std::int32_t, Kept> errors_;
 };
 
@@ -93,8 +95,13 @@ public:
         begun_ = begun;
         seen_ = -1;
     }
+    // In a state. read() throws INVALID_ARGUMENT if it is not there; hook: names it in messages.
+    void save(HookState& state) const { state.numbers[kSteps] = begun_; }
+    static std::int64_t read(const HookState& state, const std::string& hook);
 
 private:
+    static constexpr const char* kSteps = "steps";
+
     std::int64_t begun_ = 0, seen_ = -1;
 };
 

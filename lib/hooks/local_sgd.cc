@@ -10,7 +10,7 @@
 namespace libddp {
 namespace {
 
-constexpr const char* kSteps = "steps";
+constexpr const char* kLocalSgd = "post_local_sgd";
 
 class LocalSgdHook final : public Hook {
 public:
@@ -19,7 +19,7 @@ public:
         : start_step_(start_step), size_(size), subgroup_{std::move(subgroup)} {}
 
     WorkPtr reduce(ddp_group& group, ddp_bucket& bucket, const OpTag& tag) override;
-    std::string name() const override { return "post_local_sgd"; }
+    std::string name() const override { return kLocalSgd; }
     bool keeps_models_alike() const override { return false; }
     std::string options() const override { return str("start=", start_step_, ",subgroup=", size_); }
     void forget_step(std::int64_t step) override { steps_.take_back(step); }
@@ -44,15 +44,11 @@ WorkPtr LocalSgdHook::reduce(ddp_group& group, ddp_bucket& bucket, const OpTag& 
 }
 
 void LocalSgdHook::save(HookState& state) const {
-    state.numbers[kSteps] = steps_.begun();
+    steps_.save(state);
 }
 
 void LocalSgdHook::load(const HookState& state) {
-    const auto steps = state.numbers.find(kSteps);
-    if (steps == state.numbers.end() || !StepCounter::plausible(steps->second))
-        fail(DDP_ERROR_INVALID_ARGUMENT,
-             "post_local_sgd: the state does not say after how many steps it was saved");
-    steps_.resume(steps->second);
+    steps_.resume(StepCounter::read(state, kLocalSgd));
 }
 
 // A subgroup of all ranks is the group itself. One of a single rank is none, also in a group of one

@@ -18,8 +18,6 @@
 namespace libddp {
 namespace {
 
-constexpr const char* kSteps = "steps";
-
 class QuantizeHook final : public Hook {
 public:
     struct Setup {
@@ -117,17 +115,14 @@ void QuantizeHook::lay_out(const ddp_bucket& bucket, Job& job) {
 }
 
 void QuantizeHook::save(HookState& state) const {
-    state.numbers[kSteps] = steps_.begun();
+    steps_.save(state);
     errors_.save(state);
 }
 
 void QuantizeHook::load(const HookState& state) {
-    const auto steps = state.numbers.find(kSteps);
-    if (steps == state.numbers.end() || !StepCounter::plausible(steps->second))
-        fail(DDP_ERROR_INVALID_ARGUMENT, setup_.name,
-             ": the state does not say after how many steps it was saved");
+    const std::int64_t steps = StepCounter::read(state, setup_.name);
     errors_.load_all(state, setup_.feedback);
-    steps_.resume(steps->second);
+    steps_.resume(steps);
 }
 
 HookPtr make_quantize(OptionReader& options) {

@@ -18,9 +18,9 @@ class HostCopies;
 
 class HookState {
 public:
-    // The key of what a hook has left out of a parameter: as many elements as that has, which
-    // reading checks.
-    static constexpr const char* kError = "error";
+    // The keys of what a hook has left out of a parameter, and of its momentum: as many elements as
+    // the parameter has, which reading checks.
+    static constexpr const char *kError = "error", *kVelocity = "velocity";
 
     // An array that belongs to a parameter, or with param -1 to none.
     struct Array {

@@ -57,6 +57,22 @@ TEST_P(DeviceHookTest, TheMeanIsThatOfTheHook) {
     }
 }
 
+TEST_F(DeviceTest, ChunksAreOfTheCpu) {
+    on_ranks({2, "threads"}, [](int rank, ddp_group* group) {
+        DeviceModel model(group, {64, 7}, true, {rank});
+        model.context.use_hook("chunks");
+        model.context.commit();
+        const ddp::Error error = error_of([&] {
+            model.context.step_begin();
+            for (int p : {1, 0}) model.give(p, 1);
+            model.context.finalize_on(model.stream(0));
+        });
+        EXPECT_EQ(error.status(), DDP_ERROR_UNSUPPORTED);
+        EXPECT_THAT(error.what(), testing::HasSubstr("chunks: "));
+        EXPECT_THAT(error.what(), testing::HasSubstr("CPU memory only"));
+    });
+}
+
 // A function of the user's that works on the device: doubles, reduces, halves somewhere else.
 class DeviceUserHookTest : public DeviceTest, public testing::WithParamInterface<const char*> {};
 

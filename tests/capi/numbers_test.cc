@@ -494,6 +494,7 @@ TEST(Numbers, EveryHookGoesOnAfterASkip) {
         {"quantize", ""},
         {"onebit", "min_elements=0"},
         {"topk", "min_elements=0"},
+        {"chunks", "chunk=16,momentum=0.9,warmup=0"},
         {"post_local_sgd", "start=3"},
         {"fp16(powersgd)", "start=0,min_rate=0.1"}};
     for (const auto& [hook, options] : hooks)

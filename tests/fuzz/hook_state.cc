@@ -22,7 +22,8 @@ constexpr Kind kinds[] = {{"powersgd", "start=0,rank=2,min_rate=0.1"},
                           {"topk", "min_elements=0,ratio=0.3"},
                           {"fp16(powersgd)", "start=1,rank=1,min_rate=0.1"},
                           {"post_local_sgd", "start=3"},
-                          {"allreduce", ""}};
+                          {"allreduce", ""},
+                          {"chunks", "chunk=4,ratio=0.3,momentum=0.5,warmup=2"}};
 
 // A context with one of the hooks, on a group of its own that a step may break.
 class Trainer {

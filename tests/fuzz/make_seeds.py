@@ -223,6 +223,8 @@ def hook_states():
     write("hook_state", "local_sgd", b"\5\x08" + header("post_local_sgd", {}, {"steps": 2}, "{}"))
     write("hook_state", "local_sgd_late", b"\5\x08" + header("post_local_sgd", {}, {"steps": (1 << 63) - 1}, "{}"))
     write("hook_state", "allreduce", b"\6\x08" + header("allreduce", {}, {}, "{}"))
+    write("hook_state", "chunks", b"\7\x08" + header("chunks", {
+        "error:a": array("F32", [24], 0, 96), "velocity:a": array("F32", [24], 96, 192)}, {"steps": 1}, a) + ones[:192])
     write("hook_state", "other_model", b"\2\x08" + header("onebit", {}, {}, params(z="f32[1]")))
     whole = header("onebit", {}, {}, "{}")[:-1].replace(b"$B", b"0").replace(b"$C", b"cbf29ce484222325")
     write("hook_state", "whole_file", b"\2\1" + struct.pack("<Q", len(whole)) + whole)
@@ -237,7 +239,8 @@ def options():
     hooks = {"powersgd": "rank=2,start=0,min_rate=1.5,epsilon=1e-9,seed=1,stats_interval=0,error_feedback=0,warm_start=1",
              "batched_powersgd": "orthogonalization=qr", "quantize": "block=32,min_elements=3",
              "bf16(quantize)": "type=e5m2,rounding=stochastic", "onebit": "block=8", "topk": "ratio=0.25", "post_local_sgd": "start=5,subgroup=1",
-             "allreduce": "", "noop": "", "fp16": "", "bf16(powersgd)": "rank=1", "fp16(fp16(topk))": "", "fp16()": "", "none": "a=b"}
+             "allreduce": "", "noop": "", "fp16": "", "bf16(powersgd)": "rank=1", "fp16(fp16(topk))": "", "fp16()": "", "none": "a=b",
+             "chunks": "chunk=64,ratio=0.25,momentum=0.9,warmup=7"}
     for number, (name, text) in enumerate(hooks.items()):
         write("hook_options", f"hook{number}", f"{name}\n{text}")
 

@@ -72,11 +72,12 @@ ddp_status hook(void* data, ddp_group* group, ddp_bucket* bucket, ddp_work** wor
 void Program::use_hook() {
     const std::string name =
         text({"powersgd", "onebit", "topk", "quantize", "fp16", "bf16(powersgd)",
-              "batched_powersgd", "post_local_sgd", "noop", "allreduce", "fp16(topk)"});
+              "batched_powersgd", "post_local_sgd", "noop", "allreduce", "fp16(topk)", "chunks"});
     const std::string options = text(
         {"", "min_elements=0", "start=0,rank=2", "start=0", "min_elements=0,block=8",
          "ratio=0.5,min_elements=1", "start=1,min_rate=0.1,warm_start=0",
-         "start=0,rank=3,orthogonalization=qr", "type=e5m2,rounding=stochastic,error_feedback=1"});
+         "start=0,rank=3,orthogonalization=qr", "type=e5m2,rounding=stochastic,error_feedback=1",
+         "chunk=8,ratio=0.2,momentum=0.9,warmup=1"});
     call(ddp_use_hook, handle(), odd() ? nullptr : name.c_str(), odd() ? nullptr : options.c_str());
 }
 

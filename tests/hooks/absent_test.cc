@@ -21,6 +21,7 @@ class AbsentGradients : public testing::TestWithParam<Kept> {};
 INSTANTIATE_TEST_SUITE_P(Hooks, AbsentGradients,
                          testing::Values(Kept{"onebit", "min_elements=0"},
                                          Kept{"topk", "min_elements=0"},
+                                         Kept{"chunks", "chunk=16,warmup=0,momentum=0.9"},
                                          Kept{"powersgd", "start=0,min_rate=0.1"},
                                          Kept{"batched_powersgd", "start=0,min_rate=0.1"}));
 

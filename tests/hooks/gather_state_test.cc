@@ -112,4 +112,29 @@ TEST(GatherState, SumsInEightBitsNeedTheirSteps) {
     expect_refused(*feeds, state, "after how many steps");
 }
 
+TEST(GatherState, ChunksKeepAVelocityWithMomentum) {
+    const auto plain = libddp::make_hook("chunks", "", nullptr);
+    const auto pushed = libddp::make_hook("chunks", "momentum=0.9", nullptr);
+    HookState state;
+    state.arrays = {error_of(2), error_of(2)};
+    state.arrays.back().key = "velocity";
+    expect_refused(*pushed, state, "after how many steps");
+    state.numbers["steps"] = 7;
+    expect_refused(*plain, state, "'velocity', which this hook does not keep without momentum");
+    state.arrays.back().shape = {3, 1};
+    expect_refused(*pushed, state, "'velocity' of parameter 2 has shape");
+    HookState kept;
+    pushed->save(kept);
+    EXPECT_TRUE(kept.arrays.empty());
+    EXPECT_EQ(pushed->steps(), 0);
+    state.arrays.back().shape = {3};
+    pushed->load(state);
+    EXPECT_EQ(pushed->steps(), 7);
+    pushed->save(kept);
+    ASSERT_EQ(kept.arrays.size(), 2u);
+    EXPECT_EQ(kept.arrays.back().key, std::string("velocity"));
+    state.arrays.back().key = "q";
+    expect_refused(*pushed, state, "'q', which this hook does not keep");
+}
+
 }  // namespace

@@ -71,6 +71,7 @@ TEST(RoundRobinHooks, BuiltInOnesGiveTheBitsOfOneGroup) {
         {"quantize", "block=64,rounding=stochastic,error_feedback=1"},
         {"onebit", "min_elements=16"},
         {"topk", "ratio=0.1,min_elements=16"},
+        {"chunks", "chunk=16,ratio=0.1,momentum=0.9,warmup=2"},
         {"post_local_sgd", "start=2,subgroup=3"},
     };
     for (const auto& [name, options] : hooks) {

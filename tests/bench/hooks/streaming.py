@@ -14,10 +14,8 @@ import pathlib
 import subprocess
 import sys
 
-ROOT = pathlib.Path(__file__).resolve().parents[3]
 BEGIN, END = "<!-- streaming: written by tests/bench/hooks/streaming.py -->\n", "<!-- streaming: end -->\n"
-RANKS, PERIOD, ALLOWED_LOSS = 4, 24, 0.05
-LENGTH, BATCH, WIDTH, HEADS, LAYERS = 32, 8, 48, 4, 2
+RANKS, PERIOD, BATCH, ALLOWED_LOSS = 4, 24, 8, 0.05
 # Name, and options of the outer optimizer; None: the gradients are averaged in each step.
 RUNS = [
     ("gradients, in each step", None),
@@ -29,55 +27,27 @@ RUNS = [
 ]
 
 
-def train(ddp, torch, group, outer, steps, seed):
+def train(group, text, outer, steps, seed):
     """One rank's training. Returns the held-out loss, the most bytes in a step, those of all steps, and those of the model."""
+    import ddp
+    import torch
+    import transformer
+
     torch.manual_seed(seed)
-    text = "".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs").glob("*.md")))
-    letters = sorted(set(text))
-    place = {letter: index for index, letter in enumerate(letters)}
-    data = torch.tensor([place[letter] for letter in text])
-    learnt, held_out = data[: len(data) * 9 // 10], data[len(data) * 9 // 10:]
-
-    class Net(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.letter, self.position = torch.nn.Embedding(len(letters), WIDTH), torch.nn.Embedding(LENGTH, WIDTH)
-            self.layers = torch.nn.ModuleList(torch.nn.TransformerEncoderLayer(
-                WIDTH, HEADS, 4 * WIDTH, dropout=0, batch_first=True, norm_first=True) for _ in range(LAYERS))
-            self.out = torch.nn.Linear(WIDTH, len(letters))
-            self.mask = torch.triu(torch.full((LENGTH, LENGTH), float("-inf")), 1)
-
-        def forward(self, x):
-            x = self.letter(x) + self.position(torch.arange(LENGTH))
-            for layer in self.layers:
-                x = layer(x, self.mask)
-            return self.out(x)
-
-    def loss_of(source, generator, batch):
-        at = torch.randint(len(source) - LENGTH - 1, (batch,), generator=generator)
-        rows = torch.stack([source[i: i + LENGTH + 1] for i in at.tolist()])
-        return torch.nn.functional.cross_entropy(net(rows[:, :-1]).flatten(0, 1), rows[:, 1:].flatten())
-
-    net = Net()
-    params = list(net.parameters())
-    for each in params:
-        each.grad = torch.zeros_like(each)
-    optimizer = torch.optim.AdamW(params, lr=3e-3)
+    net = transformer.Net(text.letters)
     with ddp.Context(group) as ctx:
-        for name, each in net.named_parameters():
-            ctx.register(name, each.detach().numpy(), each.grad.numpy())
-        ctx.commit()
+        params = transformer.register(net, ctx)
+        optimizer = torch.optim.AdamW(params)
         if outer is not None:
             averager = ddp.Averager(ctx, PERIOD)
             averager.set_outer(**outer)
         chance = torch.Generator().manual_seed(1000 * seed + group.rank)
         sent = []
         for step in range(steps):
-            for rates in optimizer.param_groups:
-                rates["lr"] = 3e-3 * min(1, (step + 1) / 50) * (1 - 0.9 * step / steps)
+            optimizer.param_groups[0]["lr"] = transformer.rate(step, steps)
             for each in params:
                 each.grad.zero_()
-            loss_of(learnt, chance, BATCH).backward()
+            net.loss(text.learnt, chance, BATCH).backward()
             before = ctx.stats().averaged_bytes + ctx.stats().sent_bytes
             if outer is None:
                 for index in range(len(params)):
@@ -89,22 +59,20 @@ def train(ddp, torch, group, outer, steps, seed):
             sent.append(ctx.stats().averaged_bytes + ctx.stats().sent_bytes - before)
         if outer is not None:
             averager.go_back()
-        with torch.no_grad():
-            chance.manual_seed(7)
-            loss = sum(loss_of(held_out, chance, 32).item() for _ in range(20)) / 20
-        return loss, max(sent[1:]), sum(sent[1:]), sum(4 * each.numel() for each in params)
+        return net.held_out_loss(text), max(sent[1:]), sum(sent[1:]), sum(4 * each.numel() for each in params)
 
 
 def train_all(steps, seeds):
     """One rank: every run of every seed, one after another."""
     import ddp
     import torch
+    import transformer
 
     torch.set_num_threads(1)
-    group = ddp.Group()
+    group, text = ddp.Group(), transformer.Text()
     for seed in range(1, seeds + 1):
         for name, outer in RUNS:
-            result = train(ddp, torch, group, outer, steps, seed)
+            result = train(group, text, outer, steps, seed)
             if group.rank == 0:
                 print("result", json.dumps([name, *result]), flush=True)
 
