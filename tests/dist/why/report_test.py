@@ -96,6 +96,7 @@ class ReportTest(unittest.TestCase):
                 self.assertAlmostEqual(sum_of_parts, rank["step_ns"][i], delta=2)
             # A rank that the system has held back at the end of a step has a short one next.
             self.assertGreater(sum(rank["step_ns"][2:]) / (STEPS - 2), 0.8 * LATE_MS * 1e6)
+            self.assertEqual(rank["share"], [0] * STEPS)  # no batch is shared
             self.assertEqual(rank["gradient_bytes"], [BUCKETS * 4000] * STEPS)
             for sent in rank["sent_bytes"]:  # a buffer is a little longer than its gradients
                 self.assertTrue(1 <= sent / (BUCKETS * 4000) < 1.1, sent)
