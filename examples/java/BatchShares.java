@@ -28,8 +28,7 @@ class BatchShares {
         int steps = arguments.length > 0 ? Integer.parseInt(arguments[0]) : 60;
         FloatBuffer w = memory(), grad = memory();
         ContextOptions options = new ContextOptions().reduction(Reduction.WEIGHTED_MEAN);
-        try (Group group = new Group();
-                Context context = new Context(group, options)) {
+        try (Group group = new Group(); Context context = new Context(group, options)) {
             int rank = group.rank(), world = group.worldSize();
             long nanos = world > 1 && rank == world - 1 ? 3_000_000 : 1_000_000; // for a sample
             Parameter param = context.register("w", w, grad);
@@ -42,8 +41,8 @@ class BatchShares {
                 if (mine.size() != before || step == steps - 1) {
                     long now = System.nanoTime();
                     if (step > 0) {
-                        System.out.printf("rank %d: %d of %d samples, %.1f ms a step%n", rank, before,
-                                SAMPLES, (now - since) / 1e6 / (step - sinceStep));
+                        System.out.printf("rank %d: %d of %d samples, %.1f ms a step%n", rank,
+                                before, SAMPLES, (now - since) / 1e6 / (step - sinceStep));
                     }
                     before = mine.size();
                     since = now;
