@@ -135,6 +135,10 @@ typedef struct ddp_collective {
      *   ALLREDUCE:             for each block of DDP_BACKEND_BLOCK_BYTES of the result, which is
      *                          final in recv, on exactly one of the ranks, which you choose: best
      *                          the one that has it in a cache. The last block may be shorter.
+     *   REDUCE_SCATTER with counts: for each such block of this rank's result, in order, one after
+     *                          another. libddp acts on it at once and may write there, so nobody
+     *                          else may read it any more, and it must be right even if another rank
+     *                          has failed meanwhile.
      * NULL: nobody asks. */
     void (*take)(void* taker, const void* data, size_t offset, size_t bytes);
     void* taker;
