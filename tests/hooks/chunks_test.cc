@@ -9,6 +9,7 @@
 
 #include "hooks/any_model.h"
 #include "hooks/state_file.h"
+#include "support/model.h"
 #include "support/ranks.h"
 
 namespace chunks_test {
@@ -302,6 +303,41 @@ TEST(Chunks, RanksAgreeOnEveryBackend) {
             });
             EXPECT_TRUE(results[1] == results[0] && results[2] == results[0]) << backend;
         }
+}
+
+// Each owner gets what every rank gets without shards.
+TEST(Chunks, OwnersGetTheirPart) {
+    for (const int world : {1, 2, 3, 5})
+        on_ranks({world}, [&](int rank, ddp_group* group) {
+            auto options = one_bucket();
+            Model whole(group, {300, 129, 16}, false, options);
+            options.flags |= DDP_CONTEXT_SHARD;
+            Model shards(group, {300, 129, 16}, false, options);
+            for (Model* m : {&whole, &shards}) {
+                m->context.use_hook("chunks", "chunk=16,ratio=0.2,momentum=0.9,warmup=2");
+                m->context.commit();
+                ASSERT_EQ(ddp_context_bucket_count(m->context.get()), 1);
+            }
+            for (int s = 0; s < 5; ++s) {
+                for (int p = shards.count(); p-- > 0;) shards.context.wait_value(p);
+                for (Model* m : {&whole, &shards}) {
+                    for (int p = m->count(); p-- > 0;) {
+                        const AnyParam param{DDP_F32, static_cast<std::int64_t>(m->size(p))};
+                        copy_numbers<float>(some_numbers(param, rank, s, p), m->grad(p));
+                        m->context.grad_ready(p);
+                    }
+                    m->context.finalize();
+                }
+                std::size_t seen = 0;
+                for (const ddp_piece& piece : shards.context.pieces())
+                    for (std::int64_t i = 0; i < piece.count; ++i, ++seen)
+                        ASSERT_EQ(static_cast<const float*>(piece.gradient)[i],
+                                  whole.grad(piece.param)[piece.first + i])
+                            << "step " << s << " parameter " << piece.param;
+                EXPECT_GT(seen, 0u);
+                shards.context.publish();
+            }
+        });
 }
 
 // One element on one rank spoils the whole parameter on all, and what is kept for it stays.
