@@ -2,9 +2,9 @@
 // chunks of a bucket all ranks send the same ones, those that are largest over all ranks. So an
 // allreduce adds them up, and a rank sends as little in a large world as in a small one.
 //
-// Two allreduces: of the chunks' norms, from which each rank chooses, and of the chosen chunks. The
-// paper chooses by earlier norms, and hides this latency. But a chunk that was just sent has nothing
-// left, so its last norm says little, and with norms of this step there is nothing to keep for it.
+// Two allreduces: of the chunks' norms, from which each rank chooses, and of the chosen chunks.
+// Norms of an earlier step would hide the first one. But a chunk that was just sent has nothing left,
+// so its last norm says little, and with norms of this step there is nothing to keep for them.
 //
 // Momentum correction is that of Deep Gradient Compression (Lin et al., arXiv 1712.01887).
 #include <algorithm>
