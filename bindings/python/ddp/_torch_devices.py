@@ -229,6 +229,16 @@ class Streams:
                     self._context.set_stream(f"{kind.name}:{index}", stream)
                 self._set[place] = stream
 
+    def current(self):
+        """The current streams, for follow."""
+        return {place: place[0].stream(place[1]) for place in self._places}
+
+    def follow(self, streams):
+        """The current streams wait for what is on these."""
+        for (kind, index), stream in streams.items():
+            if kind.stream(index) != stream:
+                kind.order(index, stream)
+
     def catch_up(self):
         """In a step, before calls that take no stream: what is on the current streams comes before them."""
         for place in self._places:
@@ -255,6 +265,14 @@ class Streams:
             self._context.wait_param(index)
         else:
             self._context.wait_param_on(index, place[0].stream(place[1]))
+
+    def wait_for_value(self, index):
+        """After publish: this value is there, on a GPU in the order of the current stream."""
+        place = self._of[index]
+        if place is None:
+            self._context.wait_value(index)
+        else:
+            self._context.wait_value_on(index, place[0].stream(place[1]))
 
     def finalize(self):
         """The end of a step. On GPUs nothing waits for it but the current streams."""

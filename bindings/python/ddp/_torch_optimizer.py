@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import io
+import math
 
 import torch
 from torch import nn
@@ -77,7 +78,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
 
     def _described(self, group):
         names, known = self._steps.names, self._steps._indices
-        options = sorted((key, repr(value)) for key, value in group.items() if key not in ("params", "param_names"))
+        options = sorted((key, repr(value.tolist() if isinstance(value, torch.Tensor) else value)) for key, value in group.items() if key not in ("params", "param_names"))
         return [names[known[id(tensor)]] for tensor in group["params"] if id(tensor) in known], options
 
     def _own(self, group):
@@ -132,15 +133,15 @@ class ShardedOptimizer(torch.optim.Optimizer):
 
     def clip_grad_norm_(self, max_norm, norm_type=2.0, error_if_nonfinite=False):
         """As torch.nn.utils.clip_grad_norm_, of all parameters of this optimizer: after the backward pass, before step(). Collective. Returns the
-        norm before."""
+        norm before. On a GPU the host waits for it, to meet the other ranks."""
         if not self._shards.has_gradients(self):
             raise InvalidStateError("clip_grad_norm_: there are no gradients: call it between a synced backward pass and step()")
         norm_type, once = float(norm_type), self._steps.group.rank == 0
-        gradients = [piece.value.grad for index, piece in self._pieces.items() if index in self._indices and piece.value.grad is not None]
-        counted = [piece.value.grad for index, piece in self._pieces.items()
-                   if index in self._indices and piece.value.grad is not None and (once or not piece.replicated)]
+        gradients, terms = self._gradients(), {}
         with torch.no_grad():
-            norms = torch.stack([torch.linalg.vector_norm(each, norm_type, dtype=_wide(each)).double() for each in counted] or [torch.zeros((), dtype=torch.float64)])
+            for each in self._gradients(replicated=once):
+                terms.setdefault(each.device, []).append(torch.linalg.vector_norm(each, norm_type, dtype=_wide(each)).double())
+            norms = torch.cat([torch.stack(each).cpu() for each in terms.values()] or [torch.zeros(1, dtype=torch.float64)])
             if norm_type == torch.inf:
                 total = norms.max().reshape(1)
                 self._steps.group.allreduce(total, "max")
@@ -148,23 +149,30 @@ class ShardedOptimizer(torch.optim.Optimizer):
                 total = norms.pow(norm_type).sum().reshape(1)
                 self._steps.group.allreduce(total, "sum")
                 total = total.pow(1 / norm_type)
-            if error_if_nonfinite and not torch.isfinite(total).item():
+            total = total.item()
+            if error_if_nonfinite and not math.isfinite(total):
                 raise RuntimeError(f"The total norm of order {norm_type} for gradients is non-finite, so it cannot be clipped")
-            factor = torch.clamp(max_norm / (total[0] + 1e-6), max=1.0)
-            for gradient in gradients:
-                gradient.mul_(factor.to(gradient.dtype))
-        return total[0].to(self._steps.tensors[0].real.dtype)
+            factor = max_norm / (total + 1e-6)
+            if gradients and not factor >= 1:  # also if it is NaN, as with PyTorch
+                torch._foreach_mul_(gradients, factor)
+        tensor = self._steps.tensors[0]
+        return torch.full((), total, dtype=tensor.real.dtype, device=tensor.device)
+
+    def _gradients(self, replicated=True):
+        """The means in this rank's pieces. replicated: also those that all ranks have."""
+        return [piece.value.grad for index, piece in self._pieces.items()
+                if index in self._indices and piece.value.grad is not None and (replicated or not piece.replicated)]
 
     # STATE
 
     def consolidate_state_dict(self, to=0):
-        """Gathers the state of all ranks on rank `to`, where state_dict() then gives it in the form of the optimizer that is not sharded.
-        Collective. Until the next step()."""
+        """Gathers the state of all ranks on rank `to`, where state_dict() then gives it in the form of the optimizer that is not sharded, on the
+        CPU. Collective. Until the next step()."""
         group = self._steps.group
         if not 0 <= to < group.world_size:
             raise ValueError(f"to: a rank below {group.world_size} is expected, not {to!r}")
         whole = {}
-        mine = [(index, piece.first, piece.count, piece.whole, dict(self.optim.state[piece.value])) for index, piece in self._pieces.items()
+        mine = [(index, piece.first, piece.count, piece.whole, _on_cpu(self.optim.state[piece.value])) for index, piece in self._pieces.items()
                 if piece.value in self.optim.state and (not piece.replicated or group.rank == 0)]
         for rank in range(group.world_size):
             for entry in mine if rank == to == group.rank else _sent(group, rank, to, mine) if rank != to else ():
@@ -177,10 +185,10 @@ class ShardedOptimizer(torch.optim.Optimizer):
         known = whole.setdefault(index, {})
         for key, value in state.items():
             if is_whole or not isinstance(value, torch.Tensor) or value.dim() == 0:
-                known[key] = value.clone() if isinstance(value, torch.Tensor) else value
+                known[key] = value
             elif value.shape == (count,):
                 if key not in known:
-                    known[key] = torch.zeros_like(tensor, dtype=value.dtype, requires_grad=False)
+                    known[key] = torch.zeros_like(tensor, dtype=value.dtype, device="cpu", requires_grad=False)
                 in_order(known[key], order).view(-1)[first:first + count].copy_(value)
             else:
                 raise UnsupportedError(f"consolidate_state_dict: {key} of {self._steps.names[index]} has the shape {list(value.shape)} for {count} "
@@ -230,6 +238,11 @@ def _copy_options(groups, to):
                 target[key] = value
 
 
+def _on_cpu(state):
+    """A copy."""
+    return {key: value.detach().to("cpu", copy=True) if isinstance(value, torch.Tensor) else value for key, value in state.items()}
+
+
 def _wide(gradient):
     return torch.float32 if gradient.dtype in (torch.float16, torch.bfloat16) else None
 
@@ -238,7 +251,7 @@ def _part_of(value, piece, tensor):
     """The part of a piece in a state of the whole tensor."""
     if piece.whole or not isinstance(value, torch.Tensor) or value.shape != tensor.shape:
         return value
-    return piece.part_of(torch.empty_like(tensor, dtype=value.dtype, requires_grad=False).copy_(value)).clone()
+    return piece.part_of(torch.empty_like(tensor, dtype=value.dtype, device=value.device, requires_grad=False).copy_(value)).clone()
 
 
 def _sent(group, rank, to, mine):
@@ -252,13 +265,13 @@ def _sent(group, rank, to, mine):
     if group.rank == rank:
         sent.copy_(torch.frombuffer(data.getbuffer(), dtype=torch.uint8))
     group.broadcast(sent, rank)
-    return torch.load(io.BytesIO(ctypes.string_at(sent.data_ptr(), len(sent))), weights_only=True) if group.rank == to else ()
+    return torch.load(io.BytesIO(ctypes.string_at(sent.data_ptr(), len(sent))), map_location="cpu", weights_only=True) if group.rank == to else ()
 
 
 def _refuse_mixing(optimizer_class, defaults, cut):
     """An optimizer whose result for a parameter depends on others, or, where parameters are cut, for an element on others, is not the same
     one on pieces. A few steps on small tensors show that."""
-    options = {**defaults, **({"lr": 0.01} if "lr" in defaults else {})}
+    options = {**defaults, **{key: value for key, value in (("lr", 0.01), ("capturable", False)) if key in defaults}}
     start, gradients = torch.linspace(-1, 1, 96, dtype=torch.float64), torch.sin(torch.arange(288, dtype=torch.float64) ** 2).view(3, 96)
 
     def moved(shapes, apart):

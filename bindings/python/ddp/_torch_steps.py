@@ -119,7 +119,7 @@ class Steps:
         self._stepping = set()  # have an optimizer that steps in the backward pass
         self._hooked = set()  # have a hook that wants the mean there
         self._listeners, self._nodes = [], []
-        self.shards = None if options.shard is None else Shards(self.context, module, self.names, self.tensors, self._orders, self._owners)
+        self.shards = None if options.shard is None else Shards(self, module, self._owners)
         self._find_views()
         self._listen()
         _alive.add(self)

@@ -6,7 +6,7 @@ import weakref
 from typing import Any, List, Mapping, Sequence, Union
 
 from . import _ddp
-from ._arrays import device_of, memory_of
+from ._arrays import device_of, memory_of, stream_of
 from ._context_state import ContextState, Parameter
 from ._ddp import Memory
 from ._errors import InvalidStateError
@@ -86,6 +86,10 @@ class ShardMethods(ContextState):
     def wait_value(self, param: int) -> None:
         """Waits until the parameter has its new value on this rank."""
         _ddp.ddp_wait_value(self._handle, param)
+
+    def wait_value_on(self, param: int, stream: Any) -> None:
+        """wait_value that does not wait for the GPU: what is enqueued on the stream afterwards sees the new value."""
+        _ddp.ddp_wait_value_on(self._handle, param, stream_of(stream))
 
     def save_shards(self, folder: Union[str, "os.PathLike[str]"], arrays: Mapping[str, "Arrays"], *, note: str = "") -> None:
         """On all ranks: saves `arrays` as safetensors in a folder that all ranks see, from which any number of ranks can load. By key,

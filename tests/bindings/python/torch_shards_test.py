@@ -154,6 +154,36 @@ class Shards(torch_case.OnRanks):
                 optimizer.clip_grad_norm_(1)
         self.assert_same(self.train(Transformer, shard=True, lr=0.01, clip=0.1), self.train(Transformer, lr=0.01, clip=0.1), 1e-4)
 
+    def test_a_scaler(self):
+        """It finds what is infinite on one rank, or in the pieces of one, on all ranks."""
+        if not hasattr(torch.amp, "GradScaler"):
+            self.skipTest("PyTorch has no GradScaler for the CPU")
+        for owner in (True, "whole", lambda name, _: "replicated" if "bias" in name else "elements"):
+            for clip in (None, 0.05):
+                found, scales = [], []
+                for shard in (False, owner):
+                    module = Perceptron()
+                    model = self.wrap(module, shard=shard)
+                    optimizer = ShardedOptimizer(model, AdamW, lr=0.01) if shard else AdamW(module.parameters(), lr=0.01)
+                    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=2)
+                    scales.append([])
+                    for step in range(5):
+                        optimizer.zero_grad()
+                        loss = self.loss(model, Perceptron, step)
+                        if step == 2 and self.rank == self.world - 1:
+                            loss = loss + module[2].bias[60] * float("inf")
+                        scaler.scale(loss).backward()
+                        if clip:
+                            scaler.unscale_(optimizer)
+                            (optimizer.clip_grad_norm_ if shard else lambda norm: nn.utils.clip_grad_norm_(module.parameters(), norm))(clip)
+                        scaler.step(optimizer)
+                        scaler.update()
+                        scales[-1].append(scaler.get_scale())
+                    found.append(dict(module.named_parameters()))
+                self.assertEqual(scales[0], [1024, 2048, 1024, 1024, 2048])
+                self.assertEqual(scales[1], scales[0])
+                self.assert_same(found[1], found[0], 1e-6 if clip else 0)
+
     def test_memory_formats_and_types(self):
         class Convolutions(nn.Sequential):
             def __init__(self):
