@@ -72,7 +72,8 @@ def memory_of(what: str, array: Any, writable: bool = True, on_gpu: bool = False
             memory = _of_cuda_interface(array, writable, stream_of(stream) or 0, index)
         else:
             with _current_device_of(array):
-                memory = array if isinstance(array, Memory) and array.device[0] else Memory(array, writable, stream_of(stream) or 0)
+                usable = isinstance(array, Memory) and (array.device[0] or not (writable and array.readonly))
+                memory = array if usable else Memory(array, writable, stream_of(stream) or 0)
     except (TypeError, ValueError, BufferError, RuntimeError) as error:
         kind = type(error) if type(error) in (TypeError, ValueError) else ValueError
         place = gpu_of(array) if isinstance(error, BufferError) else None

@@ -92,6 +92,7 @@ class Shown(unittest.TestCase):
             self.assertEqual(taken.sum(), 12)
         with self.assertRaises(BufferError):
             memoryview(group.alloc(2, "bf16"))
+        group.allreduce(group.alloc(2, "bf16"))  # taken as it is, without a buffer
 
     def test_memory_of_a_group_outlives_it(self):
         group = support.alone()
