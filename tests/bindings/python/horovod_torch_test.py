@@ -77,7 +77,7 @@ class Tensors(unittest.TestCase):
         torch.testing.assert_close(mean.to_dense(), expected / self.size)
 
     def gradient(self, function, shape=(4, 2)):
-        """That of the sum of function(x) times weights that differ by rank."""
+        """The gradient of the sum of function(x) times weights that differ by rank."""
         x = torch.ones(shape, requires_grad=True)
         result = function(x)
         (result * (torch.arange(result.numel()).reshape(result.shape) + self.rank)).sum().backward()

@@ -106,7 +106,8 @@ class Calls:
                 return results[0], request.value
             return results[0] if one else results
 
-        return handle_of(start(kind, name, arrays, dtypes, process_set=process_set, outputs=arrays if in_place else None, **arguments), finish)
+        request = start(kind, name, arrays, dtypes, process_set=process_set, outputs=arrays if in_place else None, **arguments)
+        return handle_of(request, finish)
 
     # ALLREDUCE
 

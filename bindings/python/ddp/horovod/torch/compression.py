@@ -1,4 +1,6 @@
 """Gradients in fewer bits on their way."""
+# mypy: ignore-errors
+# PyTorch may not be there.
 from __future__ import annotations
 
 from typing import Any, Tuple

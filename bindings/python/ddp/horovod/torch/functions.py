@@ -1,4 +1,6 @@
 """Parameters, optimizers and objects of one rank to all."""
+# mypy: ignore-errors
+# PyTorch may not be there.
 from __future__ import annotations
 
 from typing import Any, List, Mapping, Sequence, Union

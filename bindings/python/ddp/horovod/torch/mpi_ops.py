@@ -1,4 +1,6 @@
 """Collectives over tensors of PyTorch. Those that wait are functions of autograd's."""
+# mypy: ignore-errors
+# PyTorch may not be there.
 from __future__ import annotations
 
 from typing import Any, Callable, List, Optional, Sequence, Tuple, Union
@@ -100,7 +102,7 @@ def synchronize(handle: Union[int, _SparseHandle]) -> Any:
 
 class _Allreduce(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, options: Tuple[Any, ...], *tensors: torch.Tensor) -> Any:  # type: ignore[override]
+    def forward(ctx: Any, options: Tuple[Any, ...], *tensors: torch.Tensor) -> Any:
         ctx.options = options
         name, op, prescale, postscale, process_set = options
         return tuple(synchronize(grouped_allreduce_async(tensors, None, name, op, prescale, postscale, process_set)))
@@ -133,7 +135,7 @@ def grouped_allreduce(tensors: Sequence[torch.Tensor], average: Optional[bool] =
 
 class _Allgather(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, name: Optional[str], process_set: ProcessSet, *tensors: torch.Tensor) -> Any:  # type: ignore[override]
+    def forward(ctx: Any, name: Optional[str], process_set: ProcessSet, *tensors: torch.Tensor) -> Any:
         ctx.process_set = process_set
         ctx.rows = [tensor.shape[0] for tensor in tensors]
         return tuple(synchronize(grouped_allgather_async(tensors, name, process_set)))
@@ -161,13 +163,13 @@ def grouped_allgather(tensors: Sequence[torch.Tensor], name: Optional[str] = Non
 
 class _Broadcast(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor, root_rank: int, name: Optional[str],  # type: ignore[override]
+    def forward(ctx: Any, tensor: torch.Tensor, root_rank: int, name: Optional[str],
                 process_set: ProcessSet) -> Any:
         ctx.root_rank, ctx.process_set = root_rank, process_set
         return synchronize(broadcast_async(tensor, root_rank, name, process_set))
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
         mean = allreduce(gradient, op=Average, process_set=ctx.process_set)
         return mean if _job.rank() == ctx.root_rank else torch.zeros_like(mean), None, None, None
 
@@ -190,14 +192,14 @@ def alltoall_async(tensor: torch.Tensor, splits: Any = None, name: Optional[str]
 
 class _Alltoall(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor, splits: Any, name: Optional[str], process_set: ProcessSet) -> Any:  # type: ignore[override]
+    def forward(ctx: Any, tensor: torch.Tensor, splits: Any, name: Optional[str], process_set: ProcessSet) -> Any:
         output, received = synchronize(alltoall_async(tensor, splits, name, process_set))
         ctx.process_set, ctx.received = process_set, received
         ctx.mark_non_differentiable(received)
         return output, received
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor, *_: Any) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, gradient: torch.Tensor, *_: Any) -> Any:
         return _Alltoall.apply(gradient.contiguous(), ctx.received, None, ctx.process_set)[0], None, None, None
 
 
@@ -210,7 +212,7 @@ def alltoall(tensor: torch.Tensor, splits: Any = None, name: Optional[str] = Non
 
 class _Reducescatter(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, options: Tuple[Any, ...], *tensors: torch.Tensor) -> Any:  # type: ignore[override]
+    def forward(ctx: Any, options: Tuple[Any, ...], *tensors: torch.Tensor) -> Any:
         ctx.options = options
         name, op, process_set, prescale, postscale = options
         return tuple(synchronize(grouped_reducescatter_async(tensors, name, op, process_set, prescale, postscale)))

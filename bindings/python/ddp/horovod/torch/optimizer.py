@@ -3,6 +3,8 @@
 Each gradient is a request by name, as in Horovod, and not a part of a bucket of ddp.Context: parameters may come in any order, be
 used by some ranks only, or stop needing gradients between two steps, and nothing is fixed when the optimizer is made.
 """
+# mypy: ignore-errors
+# PyTorch may not be there.
 from __future__ import annotations
 
 import contextlib
@@ -112,11 +114,11 @@ class _Gradients:
                 param.grad = torch.zeros_like(param)
         gradients = [param.grad for param in group]
         name = self._names[group[0]]
-        if len(group) == 1 and gradients[0].is_sparse and not self._sparse_as_dense:  # type: ignore[union-attr]
-            pending = _Pending(group, sparse_allreduce_async(gradients[0], name, self._op, self._process_set), [None],  # type: ignore[arg-type]
-                               sparse=True)
+        if len(group) == 1 and gradients[0].is_sparse and not self._sparse_as_dense:
+            handle = sparse_allreduce_async(gradients[0], name, self._op, self._process_set)
+            pending = _Pending(group, handle, [None], sparse=True)
         else:
-            dense = [gradient.to_dense() if gradient.is_sparse else gradient for gradient in gradients]  # type: ignore[union-attr]
+            dense = [gradient.to_dense() if gradient.is_sparse else gradient for gradient in gradients]
             compressed = [self._compression.compress(gradient) for gradient in dense]
             tensors, factors = [tensor for tensor, _ in compressed], (1 / self._predivide, self._predivide)
             if len(group) == 1:
@@ -183,7 +185,7 @@ class _DistributedOptimizer:
                 self.synchronize()
                 return loss
 
-            result = super().step(closed)  # type: ignore[misc]
+            result = super().step(closed)
             self._synchronized = False
             return result
         if self._should_synchronize:
@@ -192,14 +194,14 @@ class _DistributedOptimizer:
                               "gradients travel twice", stacklevel=2)
             self.synchronize()
         self._synchronized = False
-        return super().step()  # type: ignore[misc]
+        return super().step()
 
     def zero_grad(self, *arguments: Any, **options: Any) -> None:
         """As the optimizer's own; not between a backward pass and step()."""
         if self._gradients is not None and self._gradients.under_way:
             raise AssertionError("optimizer.zero_grad() was called after loss.backward() but before optimizer.step() or "
                                  "optimizer.synchronize(). This is prohibited as it can cause a race condition.")
-        super().zero_grad(*arguments, **options)  # type: ignore[misc]
+        super().zero_grad(*arguments, **options)
 
     def set_backward_passes_per_step(self, passes: int) -> None:
         """So many backward passes add to a gradient before it travels."""
@@ -212,7 +214,7 @@ class _DistributedOptimizer:
         if self._gradients is not None:
             self._gradients.reset()
         self._synchronized, self._should_synchronize = False, True
-        super().load_state_dict(*arguments, **options)  # type: ignore[misc]
+        super().load_state_dict(*arguments, **options)
 
 
 class _AdasumOptimizer:
@@ -236,7 +238,7 @@ class _AdasumOptimizer:
         """Makes this rank's step and adds those of all ranks with Adasum."""
         params = [param for group in self.param_groups for param in group["params"] if param.requires_grad]
         before = [param.detach().clone() for param in params]
-        loss = super().step(closure)  # type: ignore[misc]
+        loss = super().step(closure)
         under_way = []
         for param, start in zip(params, before):
             compressed, ctx = self._compression.compress(param.detach() - start)

@@ -1,4 +1,6 @@
 """Batch normalisation with the mean and variance over all ranks."""
+# mypy: ignore-errors
+# PyTorch may not be there.
 from __future__ import annotations
 
 from typing import Any
