@@ -201,6 +201,34 @@ class Training(unittest.TestCase):
                 np.testing.assert_array_equal(one, other)
             self.assertEqual(losses, everyones[0][1])
 
+    def test_elastic_state(self):
+        """Of a job that is not elastic; horovod_elastic_test.py has one that is."""
+        model = net(self.rank)
+        model.compile(hvdk.DistributedOptimizer(tf.keras.optimizers.SGD(0.1, momentum=0.5)), "mse", run_eagerly=True)
+        model.optimizer.build(model.trainable_variables)
+        state = hvdk.elastic.KerasState(model, batch=self.rank, epoch=self.rank)
+        state.sync()
+        everyones = hvd.allgather_object((model.get_weights(), state.epoch))
+        self.assertEqual([epoch for _, epoch in everyones], [0] * self.size)
+        self.same(everyones[1][0], everyones[0][0])
+        commits = []
+        state.register_reset_callbacks([lambda: commits.append(0)])
+        model.fit(*samples(0, self.rank), batch_size=3, epochs=2, verbose=0, callbacks=[
+            hvdk.elastic.UpdateEpochStateCallback(state), hvdk.elastic.UpdateBatchStateCallback(state),
+            hvdk.elastic.CommitStateCallback(state, 2)])
+        self.assertEqual((state.epoch, state.batch, commits), (2, 0, []))
+        kept = model.get_weights()
+        model.set_weights(net(5).get_weights())
+        state.epoch = 9
+        state.restore()
+        self.assertEqual(state.epoch, 2)
+        self.same(model.get_weights(), kept)
+        variable = tf.Variable(float(self.rank))
+        state = hvd.elastic.TensorFlowState([variable], step=3)
+        variable.assign(7)
+        state.restore()
+        self.assertEqual(variable.numpy(), self.rank)
+
     def test_saved_model(self):
         model = net()
         model.compile(hvdk.DistributedOptimizer(tf.keras.optimizers.Adam(0.01)), "mse")

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from ._job import ProcessSet
 from ._numbers import ReduceOp
-from .tensorflow.mpi_ops import grouped_allreduce
+from ._tensorflow_ops import grouped_allreduce
 
 Groups = Union[int, Sequence[Sequence[Any]], None]
 

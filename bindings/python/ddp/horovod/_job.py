@@ -3,12 +3,14 @@ from __future__ import annotations
 
 import atexit
 import itertools
+import os
 import threading
-from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Union
+from typing import Any, Dict, Iterable, List, Optional, Sequence, Union
 
 import numpy as np
 
 from .._errors import Error
+from ..elastic import Elastic
 from ..group import Environment, Group, backend_available, environment
 from ._negotiation import Ready
 from ._numbers import Array, ReduceOp, check_reducible, is_power_of_two
@@ -61,7 +63,7 @@ global_process_set.process_set_id = 0
 class Job:
     """The group of all ranks, and a worker for each process set that this rank is in."""
 
-    def __init__(self, group: Group, told: Optional[Environment], name: str):
+    def __init__(self, group: Group, told: Optional[Environment], name: str, lent: bool = False):
         self.group, self.rank, self.size = group, group.rank, group.world_size
         self.local_rank = told.local_rank if told else 0
         self.local_size = told.local_world_size if told else 1
@@ -76,7 +78,7 @@ class Job:
         self.sets: Dict[int, List[int]] = {0: list(range(self.size))}
         self._counters: Dict[Any, Any] = {}
         self._joins = 0
-        self._workers: Dict[int, Worker] = {0: Worker(group, self.sets[0], name, self._limits, self._change_sets)}
+        self._workers: Dict[int, Worker] = {0: Worker(group, self.sets[0], name, self._limits, self._change_sets, lent)}
         self._lock = threading.Lock()
 
     def submit(self, request: Request, process_set: ProcessSet) -> Request:
@@ -130,8 +132,8 @@ class Job:
 
 
 _current: Optional[Job] = None
+_elastic: Optional[Elastic] = None  # where ddprun has started an elastic job
 _generation = itertools.count()
-_make_group: Callable[[], Group] = lambda: Group(name="horovod", timeout=Limits.of_environment().timeout)
 
 
 def _job() -> Job:
@@ -146,7 +148,7 @@ def init(comm: Optional[Sequence[int]] = None, process_sets: Union[Sequence[Proc
     process_sets: sets to register, the same on all ranks. "dynamic" is taken too: sets can always be added.
     comm: not supported. Make a process set instead.
     """
-    global _current  # pylint: disable=global-statement
+    global _current, _elastic  # pylint: disable=global-statement
     if comm is not None and list(comm):
         raise ValueError("hvd.init: comm is not supported; start only the ranks that take part, or make a hvd.ProcessSet")
     if isinstance(process_sets, str) and process_sets != "dynamic":
@@ -154,10 +156,14 @@ def init(comm: Optional[Sequence[int]] = None, process_sets: Union[Sequence[Proc
     if _current is not None:
         return
     try:
-        _current = Job(_make_group(), environment(), f"world{next(_generation)}")
+        timeout = Limits.of_environment().timeout
+        if os.environ.get("DDP_ELASTIC_MIN_WORLD"):
+            _elastic = Elastic(name="horovod", timeout=timeout)
+            form()
+        else:
+            _take(Job(Group(name="horovod", timeout=timeout), environment(), f"world{next(_generation)}"))
     except Error as error:
         raise HorovodInternalError(str(error)) from error
-    global_process_set.ranks = _current.sets[0]
     try:
         for each in process_sets or () if not isinstance(process_sets, str) else ():
             add_process_set(each)
@@ -166,15 +172,67 @@ def init(comm: Optional[Sequence[int]] = None, process_sets: Union[Sequence[Proc
         raise
 
 
+def _take(job: Job) -> None:
+    global _current  # pylint: disable=global-statement
+    _current = job
+    global_process_set.ranks = job.sets[0]
+
+
 def shutdown() -> None:
     """Leaves the job. Requests that wait fail. init() may join again."""
-    global _current  # pylint: disable=global-statement
+    global _current, _elastic  # pylint: disable=global-statement
     job, _current = _current, None
+    elastic, _elastic = _elastic, None
     if job is not None:
         job.close(_SHUT_DOWN)
+    if elastic is not None:
+        elastic.close()
 
 
 atexit.register(shutdown)
+
+
+# ELASTIC JOBS. Steps of ddp.Elastic are committed as soon as they begin, because the state is the program's own (_elastic.py).
+
+def lost() -> bool:
+    """Whether a rank of an elastic job was lost, so that the others can go on without it."""
+    return _elastic is not None and _job().group.broken
+
+
+def form() -> None:
+    """Meets the other ranks after a loss, or at the beginning, and goes on with those that are there. Process sets are forgotten."""
+    assert _elastic is not None
+    while True:
+        if _current is not None:
+            _current.close("the ranks of the job have changed")
+        try:
+            _elastic.begin()
+            _elastic.commit()
+            _take(Job(_elastic.group, environment(), f"world{next(_generation)}", lent=True))
+            return
+        except Error:
+            if not _elastic.group.broken:
+                raise
+
+
+def updated() -> Optional[bool]:
+    """Between two steps of all ranks: takes in ranks that wait. None: nothing has changed; otherwise whether ranks have come."""
+    if _elastic is None:
+        return None
+    try:
+        told = _elastic.begin()
+        if not told.changed:
+            _elastic.commit()
+            return None
+    except Error as error:
+        raise HorovodInternalError(str(error)) from error
+    _job().close("the ranks of the job have changed")
+    try:
+        _elastic.commit()
+        _take(Job(_elastic.group, environment(), f"world{next(_generation)}", lent=True))
+    except Error as error:
+        raise HorovodInternalError(str(error)) from error
+    return told.joined > 0
 
 
 def is_initialized() -> bool:

@@ -11,8 +11,8 @@ from . import numpy as arrays
 from ._gradients import Gradients
 from ._job import ProcessSet, global_process_set
 from ._keras import distributed_optimizer
-from .tensorflow.compression import Compression
-from .tensorflow.mpi_ops import Average, Sum
+from ._tensorflow_compression import Compression
+from ._tensorflow_ops import Average, Sum
 
 
 def DistributedOptimizer(optimizer: Any, name: Any = None, device_dense: str = "", device_sparse: str = "",

@@ -46,15 +46,17 @@ class Limits(NamedTuple):
 
 
 class Worker:
-    """ranks: of the process set, in the world. special: runs requests that concern process sets, on this thread."""
+    """ranks: of the process set, in the world. special: runs requests that concern process sets, on this thread. lent: the group is an
+    elastic job's, which closes it."""
 
     def __init__(self, group: Group, ranks: Sequence[int], name: str, limits: Limits,
-                 special: Optional[Callable[[Ready], Any]] = None):
+                 special: Optional[Callable[[Ready], Any]] = None, lent: bool = False):
         self.group = group
         self.ranks = list(ranks)
         self._name = name
         self._limits = limits
         self._special = special
+        self._lent = lent
         self._negotiation = Negotiation(ranks)
         self._collectives = Collectives(group, ranks, limits.fusion_threshold)
         self._changed = threading.Condition()
@@ -84,7 +86,8 @@ class Worker:
     def close(self, reason: str) -> None:
         """Leaves the group. Requests that wait fail."""
         self._fail(reason)
-        self.group.close()
+        if not self._lent:
+            self.group.close()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(10)
 

@@ -22,15 +22,17 @@ from .._calls import allgather_object, barrier, broadcast_object
 from .._job import (ProcessSet, add_process_set, ccl_built, cross_rank, cross_size, cuda_built, ddl_built, global_process_set, gloo_built,
                     gloo_enabled, init, is_homogeneous, is_initialized, join, local_rank, local_size, mpi_built, mpi_enabled,
                     mpi_threads_supported, nccl_built, rank, remove_process_set, rocm_built, shutdown, size)
+from .._keras import distributed_optimizer as _distributed_optimizer
 from ..exceptions import HorovodInternalError, HostsUpdatedInterrupt
-from .compression import Compression
-from .mpi_ops import (Adasum, Average, Max, Min, Product, Sum, allgather, allreduce, alltoall, broadcast, broadcast_variables,
-                      grouped_allgather, grouped_allreduce, grouped_reducescatter, reducescatter)
+from . import elastic
+from .._tensorflow_compression import Compression
+from .._tensorflow_ops import (Adasum, Average, Max, Min, Product, Sum, allgather, allreduce, alltoall, broadcast,
+                               broadcast_variables, grouped_allgather, grouped_allreduce, grouped_reducescatter, reducescatter)
 
 __all__ = [
     "Adasum", "Average", "Compression", "DistributedGradientTape", "DistributedOptimizer", "HorovodInternalError", "HostsUpdatedInterrupt",
     "Max", "Min", "ProcessSet", "Product", "Sum", "add_process_set", "allgather", "allgather_object", "allreduce", "alltoall", "barrier",
-    "broadcast", "broadcast_object", "broadcast_variables", "ccl_built", "cross_rank", "cross_size", "cuda_built", "ddl_built",
+    "broadcast", "broadcast_object", "broadcast_variables", "ccl_built", "cross_rank", "cross_size", "cuda_built", "ddl_built", "elastic",
     "global_process_set", "gloo_built", "gloo_enabled", "grouped_allgather", "grouped_allreduce", "grouped_reducescatter", "init",
     "is_homogeneous", "is_initialized", "join", "local_rank", "local_size", "mpi_built", "mpi_enabled", "mpi_threads_supported",
     "nccl_built", "rank", "reducescatter", "remove_process_set", "rocm_built", "shutdown", "size",
@@ -70,7 +72,6 @@ def DistributedOptimizer(optimizer: Any, name: Any = None, use_locking: bool = F
                          scale_local_gradients: bool = True) -> Any:
     """An optimizer of Keras, as ddp.horovod.keras.DistributedOptimizer."""
     del name, use_locking, device_dense, device_sparse, num_groups, groups, scale_local_gradients
-    from .._keras import distributed_optimizer  # pylint: disable=import-outside-toplevel
-    return distributed_optimizer(
+    return _distributed_optimizer(
         optimizer, _gradients.Gradients.checked(compression, op, process_set, sparse_as_dense, gradient_predivide_factor),
         backward_passes_per_step, average_aggregated_gradients)

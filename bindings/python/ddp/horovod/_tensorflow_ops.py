@@ -12,11 +12,11 @@ from typing import Any, Callable, List, Optional, Sequence, Tuple, Union
 import numpy as np
 import tensorflow as tf
 
-from .. import _job
-from .. import numpy as arrays
-from .._job import ProcessSet, global_process_set
-from .._numbers import ReduceOp
-from .compression import Compression
+from . import _job
+from . import numpy as arrays
+from ._job import ProcessSet, global_process_set
+from ._numbers import ReduceOp
+from ._tensorflow_compression import Compression
 
 Average, Sum, Adasum = ReduceOp.Average, ReduceOp.Sum, ReduceOp.Adasum
 Min, Max, Product = ReduceOp.Min, ReduceOp.Max, ReduceOp.Product
@@ -43,7 +43,8 @@ def _first_unknown(tensors: Tensors) -> List[Any]:
     return [tf.TensorShape([None]).concatenate(tensor.shape[1:]) if tensor.shape.rank else tensor.shape for tensor in tensors]
 
 
-def _reduced(tensors: Tensors, name: Optional[str], op: ReduceOp, prescale: float, postscale: float, process_set: ProcessSet) -> List[Any]:
+def _reduced(tensors: Tensors, name: Optional[str], op: ReduceOp, prescale: float, postscale: float,
+             process_set: ProcessSet) -> List[Any]:
     @tf.custom_gradient
     def reduce(*given: Any) -> Any:
         def gradient(*gradients: Any) -> Any:
