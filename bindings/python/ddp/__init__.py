@@ -13,7 +13,14 @@
 
 docs/python.md has a complete trainer and the reference.
 """
+import os as _os
+import sys as _sys
+
+# TensorFlow shows functions of BoringSSL to the whole process. libddp must not take them for OpenSSL's.
+_flags = _sys.getdlopenflags()
+_sys.setdlopenflags(_flags | (_os.RTLD_DEEPBIND if "tensorflow" in _sys.modules else 0))
 from . import _ddp
+_sys.setdlopenflags(_flags)
 from ._arrays import DtypeLike, device_of, dtype_of
 from ._ddp import Memory
 from ._errors import (AbortedError, AlreadyExistsError, CallbackError, Error, IOError, InternalError, InterruptedError,

@@ -1,6 +1,8 @@
 """ddp.horovod.tensorflow and .keras on 2 ranks: tensors, tapes and optimizers, eager and in a tf.function, against NumPy and one process
 with the global batch. Every rank runs all tests in the same order."""
 import os
+import pathlib
+import sys
 import tempfile
 import unittest
 
@@ -246,4 +248,7 @@ class Training(unittest.TestCase):
 
 
 if __name__ == "__main__":
+    if support.RANK < 0:  # a program that imports TensorFlow before ddp
+        example = pathlib.Path(os.environ["DDP_SOURCE"]) / "examples" / "python" / "horovod_keras.py"
+        assert support.run_ranks(2, sys.executable, "-B", example).count("y = 3.000 -2.000 x") == 2
     support.main((2,))
