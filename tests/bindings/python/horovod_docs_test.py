@@ -37,7 +37,7 @@ class Page(unittest.TestCase):
                     self.assertIn("train.py", done.stdout)
 
     def test_variables(self):
-        """Those that the page names are those that the package reads."""
+        """The page names the variables that the package reads."""
         read = re.findall(r'"(HOROVOD_\w+)"', (ROOT / "bindings/python/ddp/horovod/_worker.py").read_text())
         self.assertEqual(set(read), set(re.findall(r"(HOROVOD_\w+)=", TEXT)))
 

@@ -204,7 +204,7 @@ class Training(unittest.TestCase):
             self.assertEqual(losses, everyones[0][1])
 
     def test_elastic_state(self):
-        """Of a job that is not elastic; horovod_elastic_test.py has one that is."""
+        """A job that is not elastic saves and restores, too; horovod_elastic_test.py has one that is."""
         model = net(self.rank)
         model.compile(hvdk.DistributedOptimizer(tf.keras.optimizers.SGD(0.1, momentum=0.5)), "mse", run_eagerly=True)
         model.optimizer.build(model.trainable_variables)

@@ -339,6 +339,14 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     return _change(process_set, "remove_process_set") is not None
 
 
+def ranks_of(process_set_id: int) -> List[int]:
+    """The ranks of a process set by its number."""
+    ranks = _job().sets.get(process_set_id)
+    if ranks is None:
+        raise ValueError("Process set does not exist or has not been registered.")
+    return ranks
+
+
 def _change(process_set: ProcessSet, kind: str) -> Optional[int]:
     ranks = tuple(process_set.ranks or ())
     request = Request(Description(kind, ",".join(map(str, ranks)), ranks=ranks))

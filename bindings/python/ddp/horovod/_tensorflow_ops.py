@@ -35,6 +35,15 @@ def _called(function: Callable[[List[Any]], List[Any]], tensors: Tensors, types:
     return list(found)
 
 
+def _named(kind: str, name: Optional[str]) -> Optional[str]:
+    """The name of a request. A session runs operations in any order, so a name that counts requests must be of the graph, not of the
+    time when they run."""
+    if name is not None or tf.executing_eagerly():
+        return name
+    graph = tf.compat.v1.get_default_graph()
+    return None if graph.building_function else f"graph.{graph.unique_name(kind)}"
+
+
 def _tensors(tensors: Tensors) -> List[Any]:
     return [tf.convert_to_tensor(tensor) for tensor in tensors]
 
@@ -45,6 +54,8 @@ def _first_unknown(tensors: Tensors) -> List[Any]:
 
 def _reduced(tensors: Tensors, name: Optional[str], op: ReduceOp, prescale: float, postscale: float,
              process_set: ProcessSet) -> List[Any]:
+    name = _named("allreduce", name)
+
     @tf.custom_gradient
     def reduce(*given: Any) -> Any:
         def gradient(*gradients: Any) -> Any:
@@ -96,6 +107,7 @@ def grouped_allgather(tensors: Tensors, name: Optional[str] = None, ignore_name_
                       process_set: ProcessSet = global_process_set) -> List[Any]:
     """The tensors of all ranks one after another along the first dimension, in which they may differ."""
     del ignore_name_scope
+    name = _named("allgather", name)
 
     @tf.custom_gradient
     def gather(*given: Any) -> Any:
@@ -123,6 +135,7 @@ def broadcast(tensor: Any, root_rank: int, name: Optional[str] = None, ignore_na
               process_set: ProcessSet = global_process_set) -> Any:
     """The tensor of rank root_rank (in the job)."""
     del ignore_name_scope
+    name = _named("broadcast", name)
 
     @tf.custom_gradient
     def send(given: Any) -> Any:
@@ -145,7 +158,7 @@ def alltoall(tensor: Any, splits: Any = None, name: Optional[str] = None, ignore
 
 
 def _exchanged(tensor: Any, splits: Any, name: Optional[str], process_set: ProcessSet) -> Tuple[Any, Any]:
-    counts = tf.cast(tf.convert_to_tensor(splits), tf.int32)
+    counts, name = tf.cast(tf.convert_to_tensor(splits), tf.int32), _named("alltoall", name)
 
     @tf.custom_gradient
     def exchange(given: Any) -> Any:
@@ -169,6 +182,7 @@ def grouped_reducescatter(tensors: Tensors, device_dense: str = "", compression:
                           name: Optional[str] = None) -> List[Any]:
     """This rank's rows of the reductions of a list of tensors."""
     del device_dense
+    name = _named("reducescatter", name)
     compressed = [compression.compress(tensor) for tensor in _tensors(tensors)]
 
     @tf.custom_gradient
@@ -198,10 +212,47 @@ def broadcast_variables(variables: Tensors, root_rank: int, process_set: Process
     del inplace
     listed = list(variables)
     values = [tf.convert_to_tensor(variable) for variable in listed]
+    name = _named("broadcast", None)
 
     def send(each: List[Any]) -> List[Any]:
-        handles = [arrays.broadcast_async(value, root_rank, None, process_set) for value in each]
+        handles = [arrays.broadcast_async(value, root_rank, name and f"{name}.{index}", process_set) for index, value in enumerate(each)]
         return [arrays.synchronize(handle) for handle in handles]
 
     for variable, value in zip(listed, _called(send, values, [value.dtype for value in values], [value.shape for value in values])):
         variable.assign(value)
+
+
+# FACTS as tensors, which a tf.function asks for again whenever it runs: in an elastic job they change.
+
+def _fact(function: Callable[[], int]) -> Any:
+    return _called(lambda _: [np.array(function(), np.int32)], [tf.constant(0)], [tf.int32], [[]])[0]
+
+
+def rank_op(name: Optional[str] = None) -> Any:
+    """This process's rank in the job."""
+    del name
+    return _fact(_job.rank)
+
+
+def local_rank_op(name: Optional[str] = None) -> Any:
+    """This process's rank on its host."""
+    del name
+    return _fact(_job.local_rank)
+
+
+def local_size_op(name: Optional[str] = None) -> Any:
+    """The number of ranks on this host."""
+    del name
+    return _fact(_job.local_size)
+
+
+def size_op(process_set_id: int = 0, name: Optional[str] = None) -> Any:
+    """The number of ranks of a process set."""
+    del name
+    return _fact(lambda: len(_job.ranks_of(process_set_id)))
+
+
+def process_set_included_op(process_set_id: int = 0, name: Optional[str] = None) -> Any:
+    """1 if this process is in a process set, and 0 if not."""
+    del name
+    return _fact(lambda: int(_job.rank() in _job.ranks_of(process_set_id)))
