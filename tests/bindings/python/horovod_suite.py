@@ -66,7 +66,8 @@ TABLE = [
     File("examples/tensorflow2/tensorflow2_keras_mnist.py", changes=(("500 // hvd.size()", "4"), ("epochs=24", "epochs=4"))),
     File("examples/tensorflow2/tensorflow2_mnist.py", changes=(("10000 // hvd.size()", "12"),)),
     File("examples/tensorflow2/tensorflow2_synthetic_benchmark.py", BENCHMARK),
-    File("examples/tensorflow2/tensorflow2_keras_synthetic_benchmark.py", "--no-cuda --batch-size 4 --num-batches-per-iter 2 --num-iters 2"),
+    File("examples/tensorflow2/tensorflow2_keras_synthetic_benchmark.py",
+         "--no-cuda --batch-size 4 --num-batches-per-iter 2 --num-iters 2"),
     File("examples/elastic/tensorflow2/tensorflow2_mnist_elastic.py", options=ELASTIC),
     File("examples/elastic/tensorflow2/tensorflow2_keras_mnist_elastic.py", changes=(("500 // hvd.size()", "4"), ("24-state", "3-state")),
          options=ELASTIC),
@@ -133,7 +134,8 @@ KERAS_DATA = '''
 '''
 IMPORTS = (
     (r"^from torch\.utils\.tensorboard import SummaryWriter", "from torchvision import SummaryWriter"),
-    (r"^(\s*)from horovod\.tensorflow\.util import _executing_eagerly", r"\1from tensorflow import executing_eagerly as _executing_eagerly"),
+    (r"^(\s*)from horovod\.tensorflow\.util import _executing_eagerly",
+     r"\1from tensorflow import executing_eagerly as _executing_eagerly"),
     (r"^(\s*)from horovod\.(?:runner\.common\.util\.env|common\.util) +import", r"\1from common import"),
     (r"\bhvd\.(?:util\.)?_executing_eagerly", "tf.executing_eagerly"),
     (r"^(\s*)import horovod$", r"\1import ddp.horovod as horovod"),
@@ -185,12 +187,13 @@ def run(file, copies, options):
     if is_test:
         command = f"-m pytest -q -rA --tb=short --no-header -p no:cacheprovider {path} {file.arguments}"
     elif is_tensorflow:
-        command = f"-c 'import sys, keras_data, runpy; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name=\"__main__\")' {path} {file.arguments}"
+        program = 'import sys, keras_data, runpy; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name="__main__")'
+        command = f"-c '{program}' {path} {file.arguments}"
     else:
         command = f"{path} {file.arguments}"
     ranks = 1 if file.one else options.ranks
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1", "TF_USE_LEGACY_KERAS": "1",
-                   "DDP_TIMEOUT_MS": "20000", "TMPDIR": str(copies),
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "-1", "TMPDIR": str(copies), "DDP_TIMEOUT_MS": "20000",
+                   "TF_CPP_MIN_LOG_LEVEL": "3", "TF_USE_LEGACY_KERAS": "1",
                    "PYTHONPATH": os.pathsep.join([str(copies / "stand_ins"), os.environ.get("PYTHONPATH", "")])}
     shell = f"HOROVOD_RANK=$RANK HOROVOD_SIZE=$WORLD_SIZE exec {python} -B {command}"
     with open(copies.parent / (file.path.replace("/", "-") + ".txt"), "w+", encoding="utf-8") as log:

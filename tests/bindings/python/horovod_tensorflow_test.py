@@ -190,7 +190,11 @@ class Training(unittest.TestCase):
         x, y = samples(0, self.rank)
         model.compile(hvdk.DistributedOptimizer(tf.keras.optimizers.SGD(0.1, momentum=0.5)), "mse")
         rates = []
-        record = tf.keras.callbacks.LambdaCallback(on_train_batch_end=lambda *_, **__: rates.append(float(np.asarray(model.optimizer.learning_rate))))
+
+        def look(*_, **__):
+            rates.append(float(np.asarray(model.optimizer.learning_rate)))
+
+        record = tf.keras.callbacks.LambdaCallback(on_train_batch_end=look)
         history = model.fit(x, y, batch_size=2, epochs=4, verbose=0, shuffle=False, callbacks=[
             hvdk.callbacks.BroadcastGlobalVariablesCallback(0), hvdk.callbacks.MetricAverageCallback(),
             hvdk.callbacks.LearningRateWarmupCallback(0.1, warmup_epochs=2, steps_per_epoch=3),

@@ -215,7 +215,8 @@ class Together(unittest.TestCase):
 
     def test_disagreement(self):
         rank, ones = self.rank, np.ones
-        self.differ(r"allreduce\.t: ranks differ in the shape: rank 0 has \(2,\); rank 1 has \(3,\)", hvd.allreduce, ones(2 + rank), name="t")
+        words = r"allreduce\.t: ranks differ in the shape: rank 0 has \(2,\); rank 1 has \(3,\)"
+        self.differ(words, hvd.allreduce, ones(2 + rank), name="t")
         self.differ("the shape", hvd.allreduce, ones((2, 6) if rank else (12,)), name="t")
         self.differ("the type: rank 0 has float32; ranks? 1.* float64", hvd.allreduce, ones(2, "f8" if rank else "f4"), name="t")
         self.differ("the operation: rank 0 has Sum; ranks? 1.* Max", hvd.allreduce, ones(2), name="t", op=hvd.Max if rank else hvd.Sum)
@@ -317,7 +318,8 @@ class Waits(unittest.TestCase):
             with self.assertRaisesRegex(hvd.HorovodInternalError, rf"allreduce\.only\.{rank}: rank {rank} has waited for 5 s, and rank "
                                         rf"{1 - rank} has not asked for it"):
                 hvd.synchronize(handle)
-        self.assertRegex("".join(logs.output), rf"allreduce\.only\.{rank}: rank {rank} has waited for 2 s, and rank {1 - rank} has not asked")
+        self.assertRegex("".join(logs.output),
+                         rf"allreduce\.only\.{rank}: rank {rank} has waited for 2 s, and rank {1 - rank} has not asked")
         self.assertEqual(hvd.allreduce(np.array([1]), op=hvd.Sum)[0], 2)
         # a rank that never comes breaks the job
         if rank == 0:

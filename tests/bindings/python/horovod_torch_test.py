@@ -105,7 +105,8 @@ class Tensors(unittest.TestCase):
 
     def test_sync_batch_norm(self):
         for shape in ((5, 3), (4, 3, 2, 2)):
-            batches = [torch.randn((shape[0] + rank, *shape[1:]), generator=torch.Generator().manual_seed(rank)) for rank in range(self.size)]
+            batches = [torch.randn((shape[0] + rank, *shape[1:]), generator=torch.Generator().manual_seed(rank))
+                       for rank in range(self.size)]
             whole = torch.cat(batches).requires_grad_()
             reference = (torch.nn.BatchNorm1d if len(shape) == 2 else torch.nn.BatchNorm2d)(3)
             ours, mine = hvd.SyncBatchNorm(3), batches[self.rank].requires_grad_()
@@ -264,7 +265,8 @@ class Training(unittest.TestCase):
         model = net()
         make = lambda **options: hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters(), **options)
         named = list(model.named_parameters())
-        for words, options in (("must be > 0", {"backward_passes_per_step": 0}), ("op != Average", {"op": hvd.Sum, "gradient_predivide_factor": 2.}),
+        for words, options in (("must be > 0", {"backward_passes_per_step": 0}),
+                               ("op != Average", {"op": hvd.Sum, "gradient_predivide_factor": 2.}),
                                ("only appear once", {"groups": [[named[0][1]], [named[0][1]]]}), ("torch.Tensor", {"groups": [["a"]]})):
             with self.assertRaisesRegex(ValueError, words):
                 make(**options)

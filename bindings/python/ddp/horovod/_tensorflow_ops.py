@@ -86,8 +86,8 @@ def grouped_allreduce(tensors: Tensors, average: Optional[bool] = None, device_d
     for index, tensor in enumerate(tensors):
         if isinstance(tensor, tf.IndexedSlices):
             if checked not in (Average, Sum) or (prescale_factor, postscale_factor) != (1.0, 1.0):
-                raise NotImplementedError("tf.IndexedSlices are reduced with Sum and Average and without factors only; sparse_as_dense=True "
-                                          "makes them dense")
+                raise NotImplementedError("tf.IndexedSlices are reduced with Sum and Average and without factors only; "
+                                          "sparse_as_dense=True makes them dense")
             values, indices = grouped_allgather([tensor.values, tensor.indices], process_set=process_set)
             if checked == Average:
                 values = values / tf.cast(process_set.size(), values.dtype)
@@ -99,8 +99,8 @@ def allreduce(tensor: Any, average: Optional[bool] = None, device_dense: str = "
               compression: Any = Compression.none, op: Optional[int] = None, prescale_factor: float = 1.0, postscale_factor: float = 1.0,
               name: Optional[str] = None, process_set: ProcessSet = global_process_set, ignore_name_scope: bool = False) -> Any:
     """The reduction of a tensor over ranks; op: Average by default."""
-    return grouped_allreduce([tensor], average, device_dense, device_sparse, compression, op, prescale_factor, postscale_factor, process_set,
-                             ignore_name_scope, name)[0]
+    return grouped_allreduce([tensor], average, device_dense, device_sparse, compression, op, prescale_factor, postscale_factor,
+                             process_set, ignore_name_scope, name)[0]
 
 
 def grouped_allgather(tensors: Tensors, name: Optional[str] = None, ignore_name_scope: bool = False,

@@ -27,8 +27,8 @@ from ..exceptions import HorovodInternalError, HostsUpdatedInterrupt
 from . import elastic
 from .._tensorflow_compression import Compression
 from .._tensorflow_ops import (Adasum, Average, Max, Min, Product, Sum, allgather, allreduce, alltoall, broadcast,
-                               broadcast_variables, grouped_allgather, grouped_allreduce, grouped_reducescatter, local_rank_op, local_size_op,
-                               process_set_included_op, rank_op, reducescatter, size_op)
+                               broadcast_variables, grouped_allgather, grouped_allreduce, grouped_reducescatter, local_rank_op,
+                               local_size_op, process_set_included_op, rank_op, reducescatter, size_op)
 
 __all__ = [
     "Adasum", "Average", "Compression", "DistributedGradientTape", "DistributedOptimizer", "HorovodInternalError",
