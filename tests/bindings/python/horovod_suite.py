@@ -138,6 +138,7 @@ IMPORTS = (
      r"\1from tensorflow import executing_eagerly as _executing_eagerly"),
     (r"^(\s*)from horovod\.(?:runner\.common\.util\.env|common\.util) +import", r"\1from common import"),
     (r"\bhvd\.(?:util\.)?_executing_eagerly", "tf.executing_eagerly"),
+    (r"^run_all_in_graph_and_eager_modes\(\w+\)$", ""),  # graphs are for sessions: only eager
     (r"^(\s*)import horovod$", r"\1import ddp.horovod as horovod"),
     (r"^(\s*)(import|from) horovod\.", r"\1\2 ddp.horovod."),
 )

@@ -118,6 +118,16 @@ class Tensors(unittest.TestCase):
             with self.assertRaisesRegex(Exception, r"allreduce\.t: ranks differ in the shape: rank 0 has"):
                 call()
         self.assertEqual(hvd.allreduce(tf.constant(1), op=hvd.Sum).numpy(), self.size)
+        for kind in (hvd.HorovodInternalError, tf.errors.FailedPreconditionError):
+            with self.assertRaises(kind):
+                differ()
+        for kind in (ValueError, tf.errors.InvalidArgumentError):
+            with self.assertRaisesRegex(kind, "splits"):
+                hvd.alltoall(tf.ones(2), splits=[9] * self.size)
+        with tf.Graph().as_default(), self.assertRaisesRegex(NotImplementedError, "a session runs collectives in any order"):
+            hvd.allreduce(tf.constant(1))
+        for result, expected in ((hvd.size_op(), self.size), (hvd.rank_op(), self.rank), (hvd.process_set_included_op(), 1)):
+            self.assertEqual(result.numpy(), expected)
 
     def test_variables(self):
         variables = [tf.Variable(tf.fill([2], float(self.rank))), tf.Variable(self.rank)]

@@ -17,6 +17,7 @@ from . import numpy as arrays
 from ._job import ProcessSet, global_process_set
 from ._numbers import ReduceOp
 from ._tensorflow_compression import Compression
+from .exceptions import HorovodInternalError
 
 Average, Sum, Adasum = ReduceOp.Average, ReduceOp.Sum, ReduceOp.Adasum
 Min, Max, Product = ReduceOp.Min, ReduceOp.Max, ReduceOp.Product
@@ -24,24 +25,37 @@ Min, Max, Product = ReduceOp.Min, ReduceOp.Max, ReduceOp.Product
 Tensors = Sequence[Any]
 
 
+class FailedError(HorovodInternalError, tf.errors.FailedPreconditionError):
+    """A collective failed in eager mode. In a tf.function TensorFlow makes an UnknownError of it, with the same message."""
+
+    def __init__(self, message: str):
+        tf.errors.FailedPreconditionError.__init__(self, None, None, message)
+
+
+class WrongArgumentError(ValueError, tf.errors.InvalidArgumentError):
+    """A collective has wrong arguments in eager mode. In a tf.function it is TensorFlow's InvalidArgumentError."""
+
+    def __init__(self, message: str):
+        tf.errors.InvalidArgumentError.__init__(self, None, None, message)
+
+
 def _called(function: Callable[[List[Any]], List[Any]], tensors: Tensors, types: Sequence[Any], shapes: Sequence[Any]) -> List[Any]:
     """function(list of arrays), which returns a list of arrays, on tensors; now, or when the tf.function runs."""
     if tf.executing_eagerly():
-        results = function([tensor.numpy() for tensor in tensors])
+        try:
+            results = function([tensor.numpy() for tensor in tensors])
+        except HorovodInternalError as error:
+            raise FailedError(str(error)) from error
+        except ValueError as error:
+            raise WrongArgumentError(str(error)) from error
         return [tf.convert_to_tensor(result) for result in results]
+    if not tf.compat.v1.get_default_graph().building_function:
+        raise NotImplementedError("ddp.horovod.tensorflow: a session runs collectives in any order and in few threads, so ranks could wait "
+                                  "for each other for ever; call them in eager mode or in a tf.function")
     found = tf.numpy_function(lambda *given: function(list(given)), tensors, list(types))
     for result, shape in zip(found, shapes):
         result.set_shape(shape)
     return list(found)
-
-
-def _named(kind: str, name: Optional[str]) -> Optional[str]:
-    """The name of a request. A session runs operations in any order, so a name that counts requests must be of the graph, not of the
-    time when they run."""
-    if name is not None or tf.executing_eagerly():
-        return name
-    graph = tf.compat.v1.get_default_graph()
-    return None if graph.building_function else f"graph.{graph.unique_name(kind)}"
 
 
 def _tensors(tensors: Tensors) -> List[Any]:
@@ -54,8 +68,6 @@ def _first_unknown(tensors: Tensors) -> List[Any]:
 
 def _reduced(tensors: Tensors, name: Optional[str], op: ReduceOp, prescale: float, postscale: float,
              process_set: ProcessSet) -> List[Any]:
-    name = _named("allreduce", name)
-
     @tf.custom_gradient
     def reduce(*given: Any) -> Any:
         def gradient(*gradients: Any) -> Any:
@@ -107,8 +119,6 @@ def grouped_allgather(tensors: Tensors, name: Optional[str] = None, ignore_name_
                       process_set: ProcessSet = global_process_set) -> List[Any]:
     """The tensors of all ranks one after another along the first dimension, in which they may differ."""
     del ignore_name_scope
-    name = _named("allgather", name)
-
     @tf.custom_gradient
     def gather(*given: Any) -> Any:
         def gradient(*gradients: Any) -> Any:
@@ -135,8 +145,6 @@ def broadcast(tensor: Any, root_rank: int, name: Optional[str] = None, ignore_na
               process_set: ProcessSet = global_process_set) -> Any:
     """The tensor of rank root_rank (in the job)."""
     del ignore_name_scope
-    name = _named("broadcast", name)
-
     @tf.custom_gradient
     def send(given: Any) -> Any:
         def gradient(upstream: Any) -> Any:
@@ -158,7 +166,7 @@ def alltoall(tensor: Any, splits: Any = None, name: Optional[str] = None, ignore
 
 
 def _exchanged(tensor: Any, splits: Any, name: Optional[str], process_set: ProcessSet) -> Tuple[Any, Any]:
-    counts, name = tf.cast(tf.convert_to_tensor(splits), tf.int32), _named("alltoall", name)
+    counts = tf.cast(tf.convert_to_tensor(splits), tf.int32)
 
     @tf.custom_gradient
     def exchange(given: Any) -> Any:
@@ -182,7 +190,6 @@ def grouped_reducescatter(tensors: Tensors, device_dense: str = "", compression:
                           name: Optional[str] = None) -> List[Any]:
     """This rank's rows of the reductions of a list of tensors."""
     del device_dense
-    name = _named("reducescatter", name)
     compressed = [compression.compress(tensor) for tensor in _tensors(tensors)]
 
     @tf.custom_gradient
@@ -212,10 +219,8 @@ def broadcast_variables(variables: Tensors, root_rank: int, process_set: Process
     del inplace
     listed = list(variables)
     values = [tf.convert_to_tensor(variable) for variable in listed]
-    name = _named("broadcast", None)
-
     def send(each: List[Any]) -> List[Any]:
-        handles = [arrays.broadcast_async(value, root_rank, name and f"{name}.{index}", process_set) for index, value in enumerate(each)]
+        handles = [arrays.broadcast_async(value, root_rank, None, process_set) for value in each]
         return [arrays.synchronize(handle) for handle in handles]
 
     for variable, value in zip(listed, _called(send, values, [value.dtype for value in values], [value.shape for value in values])):
