@@ -7,8 +7,8 @@
  * LOSSY HOOKS. powersgd, onebit, topk, chunks and, if asked for, quantize have error feedback: this
  * rank keeps what a step leaves out, and adds it to the next step's gradient. It keeps this for
  * each parameter, so that another layout of the buckets changes nothing (but the rank that keeps
- * what onebit and quantize leave out of sums, and what chunks chooses). While this rank has no
- * gradient for a parameter (unused, frozen, skipped), what it keeps for it waits.
+ * what quantize leaves out of sums, and what chunks chooses). While this rank has no gradient for a
+ * parameter (unused, frozen, skipped), what it keeps for it waits.
  *
  * If a parameter's gradient holds a NaN or an infinity on any rank, all of it becomes NaN on every
  * rank. What is kept for the parameter stays as it was before that step. Gradients of integers and
@@ -43,8 +43,9 @@ DDP_EXTERN_C_BEGIN
  *                          rank adds up a share                                rounding (nearest),
  *                                                                              error_feedback (0),
  *                                                                              min_elements (0)
- *   onebit                 1 bit an element, two levels for each block; each   block (512), min_elements (1024)
- *                          rank adds up a share
+ *   quantize_per_tensor    8 bits an element, a range for each parameter       min_elements (0)
+ *   quantize_per_channel   8 bits an element, a range for each block           block (512), min_elements (0)
+ *   onebit                 1 bit an element, two levels for each block         block (512), min_elements (1024)
  *   topk                   the largest elements with their places              ratio (0.01), min_elements (1024)
  *   chunks                 the largest chunks of each bucket, the same on       chunk (512), ratio (0.1),
  *                          every rank                                          momentum (0), warmup (1000)

@@ -23,6 +23,14 @@ const std::map<std::string, Maker>& makers() {
         {"batched_powersgd",
          [](OptionReader& options, const GroupPtr&) { return make_powersgd(options, true); }},
         {"quantize", [](OptionReader& options, const GroupPtr&) { return make_quantize(options); }},
+        {"quantize_per_tensor",
+         [](OptionReader& options, const GroupPtr&) {
+             return make_gathered_quantize(options, false);
+         }},
+        {"quantize_per_channel",
+         [](OptionReader& options, const GroupPtr&) {
+             return make_gathered_quantize(options, true);
+         }},
         {"onebit", [](OptionReader& options, const GroupPtr&) { return make_onebit(options); }},
         {"topk", [](OptionReader& options, const GroupPtr&) { return make_topk(options); }},
         {"chunks", [](OptionReader& options, const GroupPtr&) { return make_chunks(options); }},

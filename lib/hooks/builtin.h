@@ -22,6 +22,7 @@ HookPtr make_cast(HookPtr inner, ddp_dtype dtype);
 // Each reads the options of one hook.
 HookPtr make_powersgd(OptionReader& options, bool batched);
 HookPtr make_quantize(OptionReader& options);
+HookPtr make_gathered_quantize(OptionReader& options, bool in_blocks);
 HookPtr make_onebit(OptionReader& options);
 HookPtr make_topk(OptionReader& options);
 HookPtr make_chunks(OptionReader& options);

@@ -1,6 +1,6 @@
-// Sums of numbers over ranks that travel in blocks of 8 bits, or of 1 (kernels/codec.h). Each rank
-// owns a share: it gets the share of every rank, adds them up in the order of the ranks, and packs
-// the sum once more for all. So a rank sends and receives as much as in an allreduce of bytes.
+// Sums of numbers over ranks that travel in 8 bits (kernels/codec.h). Each rank owns a share: it
+// gets the share of every rank, adds them up in the order of the ranks, and packs the sum once more
+// for all. So a rank sends and receives as much as in an allreduce of bytes.
 #pragma once
 
 #include <cstddef>

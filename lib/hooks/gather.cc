@@ -1,7 +1,7 @@
-// The largest elements of each gradient: each rank packs its own, all ranks exchange the packed
-// bytes, and each adds up what came. No collective can add packed numbers, and which elements are
-// sent is another choice on each rank, so a rank receives bytes from every other. It is the same on
-// the CPU and on devices: who packs and unpacks is whose memory the bucket is.
+// Hooks that send gradients in fewer bytes: each rank packs its own with a codec, all ranks
+// exchange the packed bytes, and each adds up what came. No collective can add packed numbers, so a
+// rank receives bytes from every other. It is the same on the CPU and on devices: who packs and
+// unpacks is whose memory the bucket is.
 #include <algorithm>
 #include <string>
 #include <vector>
@@ -20,24 +20,23 @@
 namespace libddp {
 namespace {
 
-constexpr const char* kName = "topk";
-
 class GatherHook final : public Hook {
 public:
     struct Setup {
-        std::string options;
-        std::int64_t min_elements = 1024;  // smaller parameters are reduced as they are
+        std::string name, options;
+        std::int64_t min_elements = 0;  // smaller parameters are reduced as they are
+        bool feedback = false;          // what packing loses is added to the next step's gradient
         ddp_codec codec{};
     };
 
-    explicit GatherHook(Setup setup) : setup_(std::move(setup)) {}
+    explicit GatherHook(Setup setup) : setup_(std::move(setup)), errors_(setup_.name) {}
 
     WorkPtr reduce(ddp_group& group, ddp_bucket& bucket, const OpTag& tag) override;
     void set_buckets(const Buckets&) override { jobs_.clear(); }
-    std::string name() const override { return kName; }
+    std::string name() const override { return setup_.name; }
     std::string options() const override { return setup_.options; }
     void save(HookState& state) const override { errors_.save(state); }
-    void load(const HookState& state) override { errors_.load_all(state, true); }
+    void load(const HookState& state) override { errors_.load_all(state, setup_.feedback); }
 
 private:
     struct Job;
@@ -47,7 +46,7 @@ private:
 
     const Setup setup_;
     JobPool<Job> jobs_;
-    ErrorFeedback errors_{kName};  // jobs on their way point to it
+    ErrorFeedback errors_;  // jobs on their way point to it
 };
 
 }  // namespace
@@ -103,8 +102,9 @@ void GatherHook::lay_out(const Group& group, const ddp_bucket& bucket, Job& job)
         if (packs(tensor)) {
             // An absent gradient sends nothing of what was left out of earlier ones: perhaps nobody
             // takes the result.
+            const bool feeds_back = setup_.feedback && !tensor.absent;
             job.parts.push_back(
-                {tensor.gradient, tensor.absent ? nullptr : errors_.of(bucket, tensor), count, 0});
+                {tensor.gradient, feeds_back ? errors_.of(bucket, tensor) : nullptr, count, 0});
         } else {
             job.plain.add(tensor.gradient, count * dtype_size(bucket.dtype));
         }
@@ -134,16 +134,51 @@ void GatherHook::lay_out(const Group& group, const ddp_bucket& bucket, Job& job)
     job.batch.scratch = job.scratch.require(job.encode_scratch(), bucket.stream);
 }
 
+// Quantization, 1-bit and top-k: hooks that gather, each with its codec.
+
+namespace {
+
+GatherHook::Setup setup_of(OptionReader& options, const char* name, std::int64_t min_elements) {
+    options.integer("min_elements", min_elements, 0);
+    return {name, str("min_elements=", min_elements), min_elements, false, {}};
+}
+
+}  // namespace
+
+HookPtr make_gathered_quantize(OptionReader& options, bool in_blocks) {
+    std::int64_t block = 512;
+    auto setup = setup_of(options, in_blocks ? "quantize_per_channel" : "quantize_per_tensor", 0);
+    if (in_blocks) {
+        options.integer("block", block, 1);
+        setup.options += str(",block=", block);
+    }
+    setup.codec = {DDP_CODEC_QUANTIZE, 0, in_blocks ? static_cast<std::size_t>(block) : 0, 0};
+    return std::make_shared<GatherHook>(std::move(setup));
+}
+
+HookPtr make_onebit(OptionReader& options) {
+    std::int64_t block = 512;
+    auto setup = setup_of(options, "onebit", 1024);
+    options.integer("block", block, 0);
+    if (block % 8 != 0)
+        fail_call(DDP_ERROR_INVALID_ARGUMENT, options.name("block"), " is ", block,
+                  "; it must be a multiple of 8, or 0 for all of a parameter");
+    setup.options += str(",block=", block);
+    setup.feedback = true;
+    setup.codec = {DDP_CODEC_ONEBIT, 0, static_cast<std::size_t>(block), 0};
+    return std::make_shared<GatherHook>(std::move(setup));
+}
+
 HookPtr make_topk(OptionReader& options) {
-    GatherHook::Setup setup;
     double ratio = 0.01;
-    options.integer("min_elements", setup.min_elements, 0);
+    auto setup = setup_of(options, "topk", 1024);
     options.real("ratio", ratio, 0);
     if (!(ratio > 0 && ratio <= 1))
         fail_call(DDP_ERROR_INVALID_ARGUMENT, options.name("ratio"), " is ", ratio,
                   "; it must be above 0 and at most 1: the share of each parameter's elements that "
                   "is sent");
-    setup.options = str("min_elements=", setup.min_elements, ",ratio=", exact(ratio));
+    setup.options += str(",ratio=", exact(ratio));
+    setup.feedback = true;
     setup.codec = {DDP_CODEC_TOPK, 0, 0, ratio};
     return std::make_shared<GatherHook>(std::move(setup));
 }

@@ -1,4 +1,4 @@
-// Gradients in 8 bits, or in 1, that ranks add up share by share.
+// Gradients in 8 bits that ranks add up share by share.
 #include <memory>
 #include <string>
 #include <vector>
@@ -9,7 +9,6 @@
 #include "hooks/kept.h"
 #include "hooks/plain.h"
 #include "hooks/state.h"
-#include "kernels/codec_arithmetic.h"
 #include "kernels/dtype.h"
 #include "kernels/eight_bits.h"
 #include "util/error.h"
@@ -18,20 +17,22 @@
 namespace libddp {
 namespace {
 
+constexpr const char* kName = "quantize";
+
 class QuantizeHook final : public Hook {
 public:
     struct Setup {
-        std::string name, options;
+        std::string options;
         ddp_codec codec{};
         bool feedback = false;          // what rounding loses is added to the next step's gradient
         std::int64_t min_elements = 0;  // smaller parameters are reduced as they are
     };
 
-    explicit QuantizeHook(Setup setup) : setup_(std::move(setup)), errors_(setup_.name) {}
+    explicit QuantizeHook(Setup setup) : setup_(std::move(setup)) {}
 
     WorkPtr reduce(ddp_group& group, ddp_bucket& bucket, const OpTag& tag) override;
     void set_buckets(const Buckets&) override { jobs_.clear(); }
-    std::string name() const override { return setup_.name; }
+    std::string name() const override { return kName; }
     std::string options() const override { return setup_.options; }
     // They say who keeps what a sum has lost.
     bool depends_on_buckets() const override { return setup_.feedback; }
@@ -48,8 +49,8 @@ private:
 
     const Setup setup_;
     JobPool<Job> jobs_;
-    StepCounter steps_;     // random numbers belong to one
-    ErrorFeedback errors_;  // jobs on their way point to it
+    StepCounter steps_;            // random numbers belong to one
+    ErrorFeedback errors_{kName};  // jobs on their way point to it
 };
 
 }  // namespace
@@ -120,14 +121,13 @@ void QuantizeHook::save(HookState& state) const {
 }
 
 void QuantizeHook::load(const HookState& state) {
-    const std::int64_t steps = StepCounter::read(state, setup_.name);
+    const std::int64_t steps = StepCounter::read(state, kName);
     errors_.load_all(state, setup_.feedback);
     steps_.resume(steps);
 }
 
 HookPtr make_quantize(OptionReader& options) {
     QuantizeHook::Setup setup;
-    setup.name = "quantize";
     const std::string type = options.take("type").value_or("int8");
     setup.codec.kind = type == "int8"   ? DDP_CODEC_INT8
                        : type == "e4m3" ? DDP_CODEC_E4M3
@@ -148,22 +148,6 @@ HookPtr make_quantize(OptionReader& options) {
     setup.options =
         str("type=", type, ",block=", setup.codec.block, ",rounding=", rounding,
             ",error_feedback=", setup.feedback ? 1 : 0, ",min_elements=", setup.min_elements);
-    return std::make_shared<QuantizeHook>(std::move(setup));
-}
-
-HookPtr make_onebit(OptionReader& options) {
-    QuantizeHook::Setup setup;
-    setup.name = "onebit";
-    setup.codec.kind = DDP_CODEC_ONEBIT;
-    setup.codec.block = 512;
-    setup.feedback = true;
-    setup.min_elements = 1024;
-    options.integer("block", setup.codec.block, 8, codec::kMostOneBitBlock);
-    if (setup.codec.block % 8 != 0)
-        fail_call(DDP_ERROR_INVALID_ARGUMENT, options.name("block"), " is ", setup.codec.block,
-                  "; it must be a multiple of 8");
-    options.integer("min_elements", setup.min_elements, 0);
-    setup.options = str("min_elements=", setup.min_elements, ",block=", setup.codec.block);
     return std::make_shared<QuantizeHook>(std::move(setup));
 }
 

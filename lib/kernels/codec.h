@@ -2,19 +2,21 @@
 // functions of a device are in device_kernels.h; all write the same bytes, and come from the same
 // bytes to the same numbers.
 //
-// Gradients of f64 are computed in f64, all others in f32 ("Real" here). What a rank sends of top-k
-// begins with a byte for each part, not 0 if the part holds a NaN or an infinity on this rank. The
-// parts follow, each at a place that is aligned to 8:
+// Gradients of f64 are computed in f64, all others in f32 ("Real" here). What a rank sends begins
+// with a byte for each part, not 0 if the part holds a NaN or an infinity on this rank. The parts
+// follow, each at a place that is aligned to 8:
 //
+//     quantize  for each block {half its range, the code of 0} in Real; then a byte an element
+//     1-bit     for each block {the mean of its positive elements, of the others} in Real; then a
+//               bit for each element, the first one's lowest
 //     top-k     k values in Real; then their places in 32 bits, ascending
 //
-// All other messages are lists of blocks, so that they can be cut between any two. Each block says
-// itself that it is not finite. Where a rank found an element of a parameter not finite, all its
-// blocks of the parameter say so. Up to sizeof(Real) - 1 bytes follow a block.
+// Numbers of 8 bits have no such bytes. The message is a list of blocks, so that it can be cut
+// between any two, and each says itself that it is not finite. Where a rank found an element of a
+// parameter not finite, all its blocks of the parameter say so.
 //
-//     8 bits    the block's largest magnitude in Real, or NaN; then a byte an element
-//     1 bit     the mean of its positive elements and that of the others in Real, or both NaN; then
-//               a bit for each element, the first one's lowest
+//     8 bits    for each block its largest magnitude in Real, or NaN; then a byte an element, and up
+//               to sizeof(Real) - 1 bytes
 #pragma once
 
 #include <cstddef>
@@ -31,7 +33,7 @@ std::size_t packed_size(const ddp_codec& codec, ddp_dtype gradient, std::size_t 
 constexpr std::size_t align_packed(std::size_t bytes) {
     return (bytes + 7) / 8 * 8;
 }
-// Whether its message is a list of blocks, which can be cut into shares.
+// Whether it is of numbers of 8 bits, whose message can be cut into shares.
 bool has_shares(const ddp_codec& codec);
 // How many elements of a part top-k sends: the share, rounded up. A product that is a whole number
 // but for rounding counts as that.

@@ -25,19 +25,20 @@ typedef struct ddp_segment {
 /* How gradients become fewer bytes: lib/kernels/codec.h. */
 typedef int32_t ddp_codec_kind;
 enum {
-    DDP_CODEC_TOPK = 1,
-    /* blocks, which ranks add up share by share: of 1 bit, and of 8 */
+    DDP_CODEC_QUANTIZE = 1,
     DDP_CODEC_ONEBIT = 2,
-    DDP_CODEC_INT8 = 3,
-    DDP_CODEC_E4M3 = 4,
-    DDP_CODEC_E5M2 = 5
+    DDP_CODEC_TOPK = 3,
+    /* numbers of 8 bits, which ranks add up share by share */
+    DDP_CODEC_INT8 = 4,
+    DDP_CODEC_E4M3 = 5,
+    DDP_CODEC_E5M2 = 6
 };
 
 typedef struct ddp_codec {
     ddp_codec_kind kind;
     int32_t stochastic; /* 8 bits: not rounded to nearest */
-    /* Blocks: elements that share a scale or levels; 8 bits: at most 2,048; 1 bit: a multiple of 8,
-     * at most 1,024 */
+    /* Elements that share a scale or levels; for 1-bit a multiple of 8. Quantize, 1-bit: 0: all of a
+     * part. 8 bits: at most 2,048. */
     size_t block;
     double ratio; /* top-k: the share that is sent, above 0 and at most 1 */
 } ddp_codec;
@@ -52,7 +53,7 @@ typedef struct ddp_codec_part {
     size_t packed; /* where its bytes begin in what a rank sends: a multiple of 8 */
 } ddp_codec_part;
 
-/* Blocks: where a part lies in its parameter, of which others may lie in other parts. */
+/* 8 bits: where a part lies in its parameter, of which others may lie in other parts. */
 typedef struct ddp_codec_place {
     uint64_t first; /* the element with which it begins */
     uint32_t param;
@@ -71,7 +72,7 @@ typedef struct ddp_codec_batch {
     void* gathered; /* what the ranks send, one after another; aligned to 8 */
     size_t size;    /* bytes that a rank sends: a multiple of 8 */
     void* scratch;  /* encode_scratch() bytes for encode(); aligned to 64 */
-    /* Blocks, for which `rank` and the place of this rank in `gathered` mean nothing */
+    /* 8 bits, for which `rank` and the place of this rank in `gathered` mean nothing */
     const ddp_codec_place* places; /* of each part */
     void* sent;                    /* what this rank sends; aligned to 8 */
     uint64_t step;                 /* of random numbers, with the next one */
@@ -217,10 +218,10 @@ typedef struct ddp_device_kernels {
     /* For all parts, once all ranks' bytes are there: residual = gradient + residual - what this
      * rank's bytes say, and gradient = scale * the sum of what all ranks' bytes say, in the order
      * of the ranks. Where a rank found a part not finite the gradient becomes NaN and the residual
-     * stays. Blocks: with `loss` added to the residual, from `sent`. */
+     * stays. 8 bits: with `loss` added to the residual, from `sent`. */
     ddp_status (*decode)(int32_t device, void* stream, const ddp_codec_batch* batch, double scale,
                          ddp_device_failure* failure);
-    /* Blocks, for the owner of a share: packs scale * the sum of what all ranks' bytes say, in the
+    /* 8 bits, for the owner of a share: packs scale * the sum of what all ranks' bytes say, in the
      * order of the ranks, into what this rank sends, and writes what that lacks, divided by scale,
      * to `loss`. Parts have neither gradients nor residuals. */
     ddp_status (*recode)(int32_t device, void* stream, const ddp_codec_batch* batch, double scale,

@@ -119,6 +119,10 @@ template <class Real>
 LIBDDP_EVERYWHERE std::uint64_t block_bytes(std::uint64_t count) {
     return sizeof(Real) + (count + sizeof(Real) - 1) / sizeof(Real) * sizeof(Real);
 }
+template <class Real>
+LIBDDP_EVERYWHERE std::uint64_t block_begin(std::uint64_t block, std::uint64_t number) {
+    return number * block_bytes<Real>(block);
+}
 
 // RANDOM NUMBERS
 //

@@ -34,6 +34,7 @@ struct Named {
 };
 
 const std::vector<Named> kOfEachKind{
+    {"quantize_per_tensor", "min_elements=60", false},
     {"onebit", "min_elements=60", true},
     {"topk", "min_elements=60,ratio=0.07", true},
     {"fp16(onebit)", "min_elements=60", true},
@@ -42,21 +43,24 @@ const std::vector<Named> kOfEachKind{
 
 const std::vector<Named> kHooks{
     {"quantize", "min_elements=60,block=100,rounding=stochastic,error_feedback=1", true},
+    {"quantize_per_channel", "min_elements=60,block=100", false},
     {"onebit", "min_elements=60", true},
     {"topk", "min_elements=60,ratio=0.07", true},
 // A sanitizer sees enough in these.
 #ifndef DDP_SANITIZED
+    {"quantize_per_tensor", "min_elements=60", false},
     {"fp16(onebit)", "min_elements=60", true},
-    {"onebit", "min_elements=60,block=64", true},
+    {"onebit", "min_elements=60,block=0", true},
     {"fp16(quantize)", "min_elements=60,type=e5m2,error_feedback=1", true},
     {"quantize", "min_elements=60,type=e4m3", false},
     {"bf16(topk)", "min_elements=60,ratio=0.07", true},
+    {"fp16(quantize_per_channel)", "min_elements=60,block=64", false},
 #endif
 };
 
 // Whether bits depend on the buckets, which are others where parameters lie on several devices.
 bool depends_on_buckets(const Named& hook) {
-    return hook.feeds_back && std::string(hook.name).find("topk") == std::string::npos;
+    return hook.feeds_back && std::string(hook.name).find("quantize") != std::string::npos;
 }
 
 // Rank 1 has no gradient for parameter 4 in one step, and a NaN in parameter 1 in another.

@@ -95,7 +95,7 @@ const Hook kHooks[] = {{"batched_powersgd", "rank=2,start=0"},
                        {"powersgd", "rank=2,start=0,min_rate=0"},
                        {"topk", "min_elements=0"},
                        {"quantize", ""},
-                       {"onebit", "min_elements=0"},
+                       {"quantize_per_tensor", ""},
                        {"fp16", ""},
                        {"fp16(batched_powersgd)", "rank=2,start=0"}};
 

@@ -266,7 +266,8 @@ TEST(InPlace, HooksSeeTheBlock) {
 // Each built-in hook with one parameter in each bucket, so that both have the same buckets.
 TEST(InPlace, BuiltInHooksMakeTheSameBitsAsOfViews) {
     const std::vector<std::int64_t> sizes = {64, 33, 1, 500};
-    for (const char* name : {"fp16", "bf16", "powersgd", "quantize", "onebit", "topk", "chunks"}) {
+    for (const char* name : {"fp16", "bf16", "powersgd", "quantize", "quantize_per_tensor",
+                             "onebit", "topk", "chunks"}) {
         on_ranks({2, "threads"}, [&](int rank, ddp_group* group) {
             BlockModel in_place(group, sizes, false, with_cap(1));
             Model view(group, sizes, true, with_cap(1));

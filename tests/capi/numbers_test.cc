@@ -491,6 +491,8 @@ TEST(Numbers, EveryHookGoesOnAfterASkip) {
         {"bf16", ""},
         {"powersgd", "start=0,min_rate=0.1"},
         {"batched_powersgd", "start=0,min_rate=0.1"},
+        {"quantize_per_tensor", "min_elements=0"},
+        {"quantize_per_channel", "min_elements=0"},
         {"quantize", ""},
         {"onebit", "min_elements=0"},
         {"topk", "min_elements=0"},
@@ -610,7 +612,7 @@ TEST(Numbers, APlantedNumberIsNamedWhateverElseIsOn) {
              {"allreduce", ""},
              {"fp16", ""},
              {"powersgd", "start=0,min_rate=0.1"},
-             {"quantize", ""},
+             {"quantize_per_channel", "min_elements=0"},
              {"topk", "min_elements=0"}})
         for (const std::uint32_t flag : {DDP_CONTEXT_SKIP_NONFINITE, DDP_CONTEXT_REFUSE_NONFINITE})
             for (const bool shard : {false, true})

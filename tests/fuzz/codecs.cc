@@ -40,11 +40,10 @@ private:
 
 ddp_codec codec_of(Reader& bytes) {
     static const double ratios[] = {1e-9, 0.01, 0.3, 0.5, 1};
-    const auto kind = static_cast<ddp_codec_kind>(1 + bytes.below(5));
-    const std::size_t block = bytes.byte();
-    if (kind == DDP_CODEC_TOPK) return {kind, 0, 0, ratios[bytes.below(5)]};
-    if (kind == DDP_CODEC_ONEBIT) return {kind, 0, 8 * (1 + block % 128), 0};
-    return {kind, block % 2 == 1, 32 + 7 * block, 0};
+    const auto kind = static_cast<ddp_codec_kind>(1 + bytes.below(6));
+    const std::size_t block = bytes.byte() * (kind == DDP_CODEC_ONEBIT ? 8U : 1U);
+    const ddp_codec codec{kind, 0, block, ratios[bytes.below(5)]};
+    return has_shares(codec) ? ddp_codec{kind, block % 2 == 1, 32 + 7 * block, 0} : codec;
 }
 
 }  // namespace

@@ -217,7 +217,7 @@ def hook_states():
     write("hook_state", "batched", b"\1\x08" + header("batched_powersgd", {
         "error:a": array("F32", [24], 0, 96), "error:b": array("F32", [3], 96, 108), "q0": array("F32", [2, 6], 108, 156)},
         {"steps": 1, "rank": 2}, b, "\nq0\n") + ones[:156])
-    write("hook_state", "onebit", b"\2\x08" + header("onebit", {"error:a": array("F32", [24], 0, 96)}, {"steps": 1}, a) + ones[:96])
+    write("hook_state", "onebit", b"\2\x08" + header("onebit", {"error:a": array("F32", [24], 0, 96)}, {}, a) + ones[:96])
     write("hook_state", "topk", b"\3\x08" + header("topk", {"error:b": array("F64", [3], 0, 24)}, {}, params(b="f32[3]")) + ones[:24])
     write("hook_state", "fp16", b"\4\x0a" + header("fp16(powersgd)", {}, {"steps": 9, "rank": 1}, "{}"))
     write("hook_state", "local_sgd", b"\5\x08" + header("post_local_sgd", {}, {"steps": 2}, "{}"))
@@ -237,8 +237,8 @@ def options():
                        "numbers": "integer=-5,real=1e-300", "bad": "integer=1x,real=nan"}.items():
         write("options", name, b"\3" + text.encode())
     hooks = {"powersgd": "rank=2,start=0,min_rate=1.5,epsilon=1e-9,seed=1,stats_interval=0,error_feedback=0,warm_start=1",
-             "batched_powersgd": "orthogonalization=qr", "quantize": "block=32,min_elements=3",
-             "bf16(quantize)": "type=e5m2,rounding=stochastic", "onebit": "block=8", "topk": "ratio=0.25", "post_local_sgd": "start=5,subgroup=1",
+             "batched_powersgd": "orthogonalization=qr", "quantize_per_channel": "block=16,min_elements=0",
+             "quantize_per_tensor": "min_elements=3", "onebit": "block=8", "topk": "ratio=0.25", "post_local_sgd": "start=5,subgroup=1",
              "allreduce": "", "noop": "", "fp16": "", "bf16(powersgd)": "rank=1", "fp16(fp16(topk))": "", "fp16()": "", "none": "a=b",
              "chunks": "chunk=64,ratio=0.25,momentum=0.9,warmup=7"}
     for number, (name, text) in enumerate(hooks.items()):

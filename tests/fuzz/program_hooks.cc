@@ -71,8 +71,9 @@ ddp_status hook(void* data, ddp_group* group, ddp_bucket* bucket, ddp_work** wor
 
 void Program::use_hook() {
     const std::string name =
-        text({"powersgd", "onebit", "topk", "quantize", "fp16", "bf16(powersgd)",
-              "batched_powersgd", "post_local_sgd", "noop", "allreduce", "fp16(topk)", "chunks"});
+        text({"powersgd", "onebit", "topk", "quantize_per_tensor", "fp16", "bf16(powersgd)",
+              "batched_powersgd", "post_local_sgd", "noop", "allreduce", "quantize_per_channel",
+              "fp16(topk)", "quantize", "chunks"});
     const std::string options = text(
         {"", "min_elements=0", "start=0,rank=2", "start=0", "min_elements=0,block=8",
          "ratio=0.5,min_elements=1", "start=1,min_rate=0.1,warm_start=0",

@@ -265,12 +265,13 @@ class GpuGather : public ::testing::TestWithParam<Case> {};
 
 INSTANTIATE_TEST_SUITE_P(
     All, GpuGather,
-    ::testing::Values(Case{2, "shm", true, "quantize", "min_elements=60"},
+    ::testing::Values(Case{2, "shm", true, "quantize_per_tensor", "min_elements=60"},
                       Case{2, "tcp", true, "quantize", "min_elements=60,rounding=stochastic"},
+                      Case{2, "tcp", false, "quantize_per_channel", "min_elements=60"},
                       Case{3, "shm", true, "onebit", "min_elements=60"},
                       Case{2, "shm", false, "topk", "min_elements=60,ratio=0.01"},
                       Case{2, "shm", true, "fp16(topk)", "min_elements=60"},
-                      Case{1, "shm", false, "bf16(onebit)", "min_elements=60,block=8"}),
+                      Case{1, "shm", false, "bf16(onebit)", "min_elements=60,block=0"}),
     [](const auto& test) {
         std::string name = test.param.hook;
         for (char& c : name)

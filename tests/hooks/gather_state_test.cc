@@ -57,7 +57,6 @@ TEST(GatherState, LoadsAllOrNothing) {
         const auto hook = libddp::make_hook(name, "", nullptr);
         EXPECT_TRUE(kept(*hook).empty());
         HookState good, bad;
-        if (std::string(name) == "onebit") good.numbers["steps"] = bad.numbers["steps"] = 1;
         good.arrays = {error_of(2), error_of(7)};
         hook->load(good);
         EXPECT_EQ(kept(*hook),
@@ -135,6 +134,16 @@ TEST(GatherState, ChunksKeepAVelocityWithMomentum) {
     EXPECT_EQ(kept.arrays.back().key, std::string("velocity"));
     state.arrays.back().key = "q";
     expect_refused(*pushed, state, "'q', which this hook does not keep");
+}
+
+TEST(GatherState, QuantizationKeepsNothing) {
+    const auto hook = libddp::make_hook("quantize_per_tensor", "", nullptr);
+    HookState state;
+    hook->save(state);
+    EXPECT_TRUE(state.arrays.empty());
+    hook->load(state);
+    state.arrays = {error_of(0)};
+    expect_refused(*hook, state, "'error'");
 }
 
 }  // namespace

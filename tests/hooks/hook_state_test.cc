@@ -56,7 +56,8 @@ struct Parts {
 
 class HookStateTest : public testing::TestWithParam<const char*> {};
 INSTANTIATE_TEST_SUITE_P(Hooks, HookStateTest,
-                         testing::Values("topk", "fp16(topk)", "quantize", "allreduce"));
+                         testing::Values("onebit", "topk", "fp16(topk)", "quantize_per_tensor",
+                                         "allreduce"));
 
 // Other buckets in the context that goes on, which must not matter.
 TEST_P(HookStateTest, ResumingEqualsNeverHavingStopped) {

@@ -67,7 +67,7 @@ TEST(RoundRobinHooks, BuiltInOnesGiveTheBitsOfOneGroup) {
         {"powersgd", "start=1,rank=4,warm_start=0"},
         {"fp16(powersgd)", "start=1"},
         {"batched_powersgd", "start=1"},
-        {"quantize", "block=64"},
+        {"quantize_per_channel", "block=64"},
         {"quantize", "block=64,rounding=stochastic,error_feedback=1"},
         {"onebit", "min_elements=16"},
         {"topk", "ratio=0.1,min_elements=16"},

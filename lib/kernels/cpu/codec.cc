@@ -1,4 +1,4 @@
-#include "kernels/codec.h"
+#include "kernels/cpu/codec.h"
 
 #include <algorithm>
 #include <cmath>
@@ -6,8 +6,9 @@
 #include <type_traits>
 
 #include "kernels/arithmetic.h"
+#include "kernels/codec.h"
+#include "kernels/codec_arithmetic.h"
 #include "kernels/cpu/eight_bits.h"
-#include "kernels/cpu/topk.h"
 #include "kernels/default_arithmetic.h"
 #include "kernels/dtype.h"
 #include "util/error.h"
@@ -15,14 +16,13 @@
 namespace libddp {
 namespace {
 
-std::size_t packed_blocks(const ddp_codec& codec, std::size_t count, std::size_t real) {
-    const bool bits = codec.kind == DDP_CODEC_ONEBIT;
-    const auto bytes = [&](std::size_t n) {
-        const std::size_t elements = bits ? (n + 7) / 8 : n;
-        return (bits ? 2 * real : real) + (elements + real - 1) / real * real;
-    };
-    const std::size_t rest = count % codec.block;
-    return count / codec.block * bytes(codec.block) + (rest > 0 ? bytes(rest) : 0);
+std::size_t packed_blocks(std::size_t count, std::size_t block, std::size_t real) {
+    return codec::divide_up(count, codec::block_size(block, count)) * 2 * real;
+}
+
+std::size_t packed_eight_bits(std::size_t count, std::size_t block, std::size_t real) {
+    const auto bytes = [real](std::size_t n) { return real + (n + real - 1) / real * real; };
+    return count / block * bytes(block) + (count % block > 0 ? bytes(count % block) : 0);
 }
 
 std::size_t packed_topk(const ddp_codec& codec, std::size_t count, std::size_t real) {
@@ -36,11 +36,21 @@ std::size_t packed_topk(const ddp_codec& codec, std::size_t count, std::size_t r
 
 std::size_t packed_size(const ddp_codec& codec, ddp_dtype gradient, std::size_t count) {
     const std::size_t real = dtype_size(compute_dtype(gradient));
-    return has_shares(codec) ? packed_blocks(codec, count, real) : packed_topk(codec, count, real);
+    switch (codec.kind) {
+        case DDP_CODEC_QUANTIZE:
+            return packed_blocks(count, codec.block, real) + count;
+        case DDP_CODEC_ONEBIT:
+            return packed_blocks(count, codec.block, real) + (count + 7) / 8;
+        case DDP_CODEC_TOPK:
+            return packed_topk(codec, count, real);
+        default:
+            return packed_eight_bits(count, codec.block, real);
+    }
 }
 
 bool has_shares(const ddp_codec& codec) {
-    return codec.kind != DDP_CODEC_TOPK;
+    return codec.kind == DDP_CODEC_INT8 || codec.kind == DDP_CODEC_E4M3 ||
+           codec.kind == DDP_CODEC_E5M2;
 }
 
 std::size_t topk_count(const ddp_codec& codec, std::size_t count) {
@@ -62,9 +72,22 @@ template <class Real>
 constexpr ddp_dtype kDtype = std::is_same_v<Real, double> ? DDP_F64 : DDP_F32;
 
 template <class Real>
+std::unique_ptr<const Codec<Real>> codec_of(const ddp_codec& codec) {
+    switch (codec.kind) {
+        case DDP_CODEC_QUANTIZE:
+            return quantize_codec<Real>(codec);
+        case DDP_CODEC_ONEBIT:
+            return onebit_codec<Real>(codec);
+        default:
+            return topk_codec<Real>(codec);
+    }
+}
+
+template <class Real>
 class Coder {
 public:
-    explicit Coder(const ddp_codec_batch& batch) : batch_(batch) {}
+    explicit Coder(const ddp_codec_batch& batch)
+        : batch_(batch), codec_(codec_of<Real>(batch.codec)) {}
 
     void encode() const {
         const auto rank = static_cast<std::size_t>(batch_.rank);
@@ -74,7 +97,7 @@ public:
             if (needs_copy(part)) input(part, 0, part.count, x);
             const bool finite = first_nonfinite(x, part.count, kDtype<Real>) == part.count;
             from(rank)[i] = std::byte{!finite};
-            if (finite) pack_topk(batch_.codec, x, part.count, from(rank) + part.packed);
+            if (finite) codec_->pack(x, part.count, from(rank) + part.packed);
         }
     }
 
@@ -121,7 +144,8 @@ private:
             Real* residual = static_cast<Real*>(part.residual) + begin;
             input(part, begin, n, values);
             std::copy_n(values, n, residual);
-            add(static_cast<std::size_t>(batch_.rank), part, begin, n, Real{-1}, residual);
+            codec_->add(from(static_cast<std::size_t>(batch_.rank)) + part.packed, part.count,
+                        begin, n, Real{-1}, residual);
         }
         if (finite)
             add_up(part, begin, n, scale, values);
@@ -133,15 +157,10 @@ private:
     void add_up(const ddp_codec_part& part, std::size_t begin, std::size_t n, Real scale,
                 Real* sum) const {
         std::fill_n(sum, n, Real{0});
-        for (std::size_t r = 0; r < world(); ++r) add(r, part, begin, n, Real{1}, sum);
+        for (std::size_t r = 0; r < world(); ++r)
+            codec_->add(from(r) + part.packed, part.count, begin, n, Real{1}, sum);
         if (scale == 1) return;
         for (std::size_t i = 0; i < n; ++i) sum[i] *= scale;
-    }
-
-    void add(std::size_t rank, const ddp_codec_part& part, std::size_t begin, std::size_t n,
-             Real sign, Real* to) const {
-        add_topk(from(rank) + part.packed, topk_count(batch_.codec, part.count), begin, n, sign,
-                 to);
     }
 
     void* gradient(const ddp_codec_part& part, std::size_t begin) const {
@@ -149,6 +168,7 @@ private:
     }
 
     const ddp_codec_batch& batch_;
+    const std::unique_ptr<const Codec<Real>> codec_;
 };
 
 template <class Call>

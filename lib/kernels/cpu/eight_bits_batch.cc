@@ -1,5 +1,5 @@
-// Batches of gradients in blocks of numbers of 8 bits or of 1: what a rank sends, what the owner of a
-// share makes of what all ranks have sent, and what becomes of the gradients.
+// Batches of gradients in blocks of numbers of 8 bits: what a rank sends, what the owner of a share
+// makes of what all ranks have sent, and what becomes of the gradients.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -8,14 +8,13 @@
 #include <vector>
 
 #include "kernels/arithmetic.h"
-#include "kernels/codec.h"
 #include "kernels/cpu/eight_bits.h"
-#include "kernels/cpu/onebit.h"
 #include "kernels/dtype.h"
 
 namespace libddp::cpu::eight_bits {
 namespace {
 
+using libddp::eight_bits::block_begin;
 using libddp::eight_bits::kMostBlock;
 
 // A block of a part.
@@ -27,19 +26,20 @@ struct Block {
 template <class Real>
 class Batch {
 public:
-    explicit Batch(const ddp_codec_batch& batch)
-        : batch_(batch), block_bytes_(packed_size(batch.codec, batch.dtype, batch.codec.block)) {}
+    explicit Batch(const ddp_codec_batch& batch) : batch_(batch) {}
 
     void encode() const {
         std::vector<char> spoilt(batch_.part_count);
         each_block([&](const Block& block) {
             Real values[kMostBlock];
             const Real* x = input(block, values);
-            if (!pack(block, x)) spoilt[batch_.places[block.part].whole] = 1;
+            if (!pack(rounding(block), x, block.count, sent(block)))
+                spoilt[batch_.places[block.part].whole] = 1;
         });
         each_block([&](const Block& block) {
             if (spoilt[batch_.places[block.part].whole]) {
-                spoil(block);
+                const Real nan = std::numeric_limits<Real>::quiet_NaN();
+                std::memcpy(sent(block), &nan, sizeof nan);
             } else if (batch_.keeps) {
                 keep(block);
             }
@@ -59,10 +59,10 @@ public:
         each_block([&](const Block& block) {
             Real values[kMostBlock];
             add_up(block, scale, values);
-            pack(block, values);
+            pack(rounding(block), values, block.count, sent(block));
             Real* loss = at(batch_.places[block.part].loss, block);
             if (!loss) return;
-            add(sent(block), block.count, Real{-1}, values);
+            add(batch_.codec.kind, sent(block), block.count, Real{-1}, values);
             for (std::size_t i = 0; i < block.count; ++i) loss[i] = values[i] / scale;
         });
     }
@@ -77,7 +77,7 @@ private:
             const std::size_t size = batch_.codec.block;
             for (std::size_t begin = 0; begin < part.count; begin += size)
                 use(Block{i, begin, std::min(size, part.count - begin),
-                          part.packed + begin / size * block_bytes_});
+                          part.packed + block_begin<Real>(size, begin / size)});
         }
     }
     const ddp_codec_part& part(const Block& block) const { return batch_.parts[block.part]; }
@@ -91,26 +91,11 @@ private:
         return static_cast<std::byte*>(part(block).gradient) +
                block.begin * dtype_size(batch_.dtype);
     }
-    bool onebit() const { return batch_.codec.kind == DDP_CODEC_ONEBIT; }
-
-    // False: the numbers are not all finite, and the block is NaN.
-    bool pack(const Block& block, const Real* x) const {
-        if (onebit()) return pack_onebit(x, block.count, sent(block));
+    Rounding rounding(const Block& block) const {
         const ddp_codec_place& place = batch_.places[block.part];
-        const Rounding rounding{
-            batch_.codec.kind,
-            batch_.codec.stochastic != 0,
-            {batch_.step, place.first + block.begin, place.param, batch_.drawer}};
-        return eight_bits::pack(rounding, x, block.count, sent(block));
-    }
-    void add(const std::byte* packed, std::size_t n, Real sign, Real* to) const {
-        if (onebit()) return add_onebit(packed, n, sign, to);
-        eight_bits::add(batch_.codec.kind, packed, n, sign, to);
-    }
-    void spoil(const Block& block) const {
-        const Real nan[2] = {std::numeric_limits<Real>::quiet_NaN(),
-                             std::numeric_limits<Real>::quiet_NaN()};
-        std::memcpy(sent(block), nan, onebit() ? sizeof nan : sizeof nan[0]);
+        return {batch_.codec.kind,
+                batch_.codec.stochastic != 0,
+                {batch_.step, place.first + block.begin, place.param, batch_.drawer}};
     }
 
     // gradient + residual: in `values`, or where they are.
@@ -129,7 +114,7 @@ private:
         if (!residual) return;
         Real values[kMostBlock];
         std::copy_n(input(block, values), block.count, residual);
-        add(sent(block), block.count, Real{-1}, residual);
+        add(batch_.codec.kind, sent(block), block.count, Real{-1}, residual);
         if (const Real* loss = at(batch_.places[block.part].loss, block))
             for (std::size_t i = 0; i < block.count; ++i) residual[i] += loss[i];
     }
@@ -137,7 +122,8 @@ private:
     void add_up(const Block& block, Real scale, Real* sum) const {
         std::fill_n(sum, block.count, Real{0});
         for (std::int32_t r = 0; r < batch_.world; ++r)
-            add(static_cast<const std::byte*>(batch_.gathered) +
+            add(batch_.codec.kind,
+                static_cast<const std::byte*>(batch_.gathered) +
                     static_cast<std::size_t>(r) * batch_.size + block.packed,
                 block.count, Real{1}, sum);
         if (scale == 1) return;
@@ -145,7 +131,6 @@ private:
     }
 
     const ddp_codec_batch& batch_;
-    const std::size_t block_bytes_;
 };
 
 template <class Call>

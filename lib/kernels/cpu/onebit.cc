@@ -1,7 +1,7 @@
 // 1 bit an element: whether it is positive. The positive ones become their mean, and so do the
 // others.
 //
-// The sums and the bits of a block are compiled for every instruction set and chosen at run time.
+// The sums and the bits of a chunk are compiled for every instruction set and chosen at run time.
 // The order of the sums is that of codec_arithmetic.h, whatever the width of the vectors.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/onebit.cc"
@@ -16,12 +16,9 @@
 #include <algorithm>
 #include <bit>
 #include <cstdint>
-#include <cstring>
-#include <limits>
-#include <type_traits>
 
-#include "kernels/arithmetic.h"
 #include "kernels/codec_arithmetic.h"
+#include "kernels/cpu/codec.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace libddp::cpu {
@@ -92,7 +89,7 @@ HWY_INLINE void mark(const Real* x, std::size_t n, std::uint8_t* bits) {
 }
 
 template <class Real>
-HWY_INLINE codec::Sums take_block(const Real* x, std::size_t n, std::uint8_t* bits) {
+HWY_INLINE codec::Sums take_chunk(const Real* x, std::size_t n, std::uint8_t* bits) {
     double positive[codec::kLanes], other[codec::kLanes];
     const std::size_t full = n / codec::kLanes * codec::kLanes;
     add_full_rows(x, full, positive, other);
@@ -105,11 +102,11 @@ HWY_INLINE codec::Sums take_block(const Real* x, std::size_t n, std::uint8_t* bi
     return {fold(positive), fold(other), positives};
 }
 
-codec::Sums block_f32(const float* x, std::size_t n, std::uint8_t* bits) {
-    return take_block(x, n, bits);
+codec::Sums chunk_f32(const float* x, std::size_t n, std::uint8_t* bits) {
+    return take_chunk(x, n, bits);
 }
-codec::Sums block_f64(const double* x, std::size_t n, std::uint8_t* bits) {
-    return take_block(x, n, bits);
+codec::Sums chunk_f64(const double* x, std::size_t n, std::uint8_t* bits) {
+    return take_chunk(x, n, bits);
 }
 
 }  // namespace HWY_NAMESPACE
@@ -119,69 +116,97 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace libddp::cpu {
 
-HWY_EXPORT(block_f32);
-HWY_EXPORT(block_f64);
+HWY_EXPORT(chunk_f32);
+HWY_EXPORT(chunk_f64);
 
-codec::Sums onebit_sums(const float* x, std::size_t n, std::uint8_t* bits) {
-    return HWY_DYNAMIC_DISPATCH(block_f32)(x, n, bits);
+codec::Sums onebit_chunk(const float* x, std::size_t n, std::uint8_t* bits) {
+    return HWY_DYNAMIC_DISPATCH(chunk_f32)(x, n, bits);
 }
-codec::Sums onebit_sums(const double* x, std::size_t n, std::uint8_t* bits) {
-    return HWY_DYNAMIC_DISPATCH(block_f64)(x, n, bits);
+codec::Sums onebit_chunk(const double* x, std::size_t n, std::uint8_t* bits) {
+    return HWY_DYNAMIC_DISPATCH(chunk_f64)(x, n, bits);
 }
 
 namespace {
 
 using codec::Levels;
+using codec::Sums;
+
+// Sums of a block, whose bits it writes. Chunks are added up as the elements of a chunk are.
+template <class Real>
+Sums take_block(const Real* x, std::size_t count, std::uint8_t* bits) {
+    if (count <= codec::kSumChunk) return onebit_chunk(x, count, bits);
+    Sums lanes[codec::kLanes];
+    for (std::size_t begin = 0, chunk = 0; begin < count; begin += codec::kSumChunk, ++chunk)
+        lanes[chunk % codec::kLanes] += onebit_chunk(
+            x + begin, std::min<std::size_t>(codec::kSumChunk, count - begin), bits + begin / 8);
+    for (std::size_t half = codec::kLanes / 2; half > 0; half /= 2)
+        for (std::size_t lane = 0; lane < half; ++lane) lanes[lane] += lanes[lane + half];
+    return lanes[0];
+}
 
 template <class Real>
-constexpr ddp_dtype kDtype = std::is_same_v<Real, double> ? DDP_F64 : DDP_F32;
+class OneBitCodec final : public Codec<Real> {
+public:
+    explicit OneBitCodec(std::size_t block) : block_(block) {}
 
-// The values that four bits stand for, so that no element needs a branch.
-template <class Real>
-struct Table {
-    Table(const Levels<Real>& levels, Real sign) {
-        for (unsigned bits = 0; bits < 16; ++bits)
-            for (unsigned k = 0; k < 4; ++k)
-                values[bits][k] = sign * ((bits >> k) & 1 ? levels.positive : levels.other);
+    void pack(const Real* x, std::size_t count, std::byte* packed) const override {
+        const std::size_t block = codec::block_size(block_, count);
+        auto* levels = reinterpret_cast<Levels<Real>*>(packed);
+        auto* bits = reinterpret_cast<std::uint8_t*>(levels + codec::divide_up(count, block));
+        for (std::size_t begin = 0; begin < count; begin += block) {
+            const std::size_t n = std::min(block, count - begin);
+            *levels++ = codec::levels_of<Real>(take_block(x + begin, n, bits + begin / 8), n);
+        }
     }
-    Real values[16][4];
+
+    void add(const std::byte* packed, std::size_t count, std::size_t begin, std::size_t n,
+             Real sign, Real* to) const override {
+        const std::size_t block = codec::block_size(block_, count);
+        const auto* levels = reinterpret_cast<const Levels<Real>*>(packed);
+        const auto* bits =
+            reinterpret_cast<const std::uint8_t*>(levels + codec::divide_up(count, block));
+        for (std::size_t at = begin; at < begin + n;) {
+            const std::size_t end = std::min({(at / block + 1) * block, begin + n, count});
+            add_block(levels[at / block], bits + at / 8, end - at, sign, to + (at - begin));
+            at = end;
+        }
+    }
+
+private:
+    static void add_block(const Levels<Real>& levels, const std::uint8_t* bits, std::size_t n,
+                          Real sign, Real* to) {
+        const Table table(levels, sign);
+        std::size_t i = 0;
+        for (; i + 8 <= n; i += 8, ++bits) {
+            const Real* low = table.values[*bits & 15];
+            const Real* high = table.values[*bits >> 4];
+            for (std::size_t k = 0; k < 4; ++k) to[i + k] += low[k];
+            for (std::size_t k = 0; k < 4; ++k) to[i + 4 + k] += high[k];
+        }
+        for (std::size_t k = 0; i + k < n; ++k) to[i + k] += table.values[(*bits >> k) & 1][0];
+    }
+
+    // The values that four bits stand for, so that no element needs a branch.
+    struct Table {
+        Table(const Levels<Real>& levels, Real sign) {
+            for (unsigned bits = 0; bits < 16; ++bits)
+                for (unsigned k = 0; k < 4; ++k)
+                    values[bits][k] = sign * ((bits >> k) & 1 ? levels.positive : levels.other);
+        }
+        Real values[16][4];
+    };
+
+    const std::size_t block_;
 };
 
 }  // namespace
 
 template <class Real>
-bool pack_onebit(const Real* x, std::size_t n, std::byte* block) {
-    auto* levels = reinterpret_cast<Levels<Real>*>(block);
-    auto* bits = reinterpret_cast<std::uint8_t*>(levels + 1);
-    if (first_nonfinite(x, n, kDtype<Real>) != n) {
-        const Real nan = std::numeric_limits<Real>::quiet_NaN();
-        *levels = {nan, nan};
-        std::memset(bits, 0, (n + 7) / 8);
-        return false;
-    }
-    *levels = codec::levels_of<Real>(onebit_sums(x, n, bits), n);
-    return true;
+std::unique_ptr<const Codec<Real>> onebit_codec(const ddp_codec& codec) {
+    return std::make_unique<OneBitCodec<Real>>(codec.block);
 }
-
-template <class Real>
-void add_onebit(const std::byte* block, std::size_t n, Real sign, Real* to) {
-    const auto* levels = reinterpret_cast<const Levels<Real>*>(block);
-    const auto* bits = reinterpret_cast<const std::uint8_t*>(levels + 1);
-    const Table<Real> table(*levels, sign);
-    std::size_t i = 0;
-    for (; i + 8 <= n; i += 8, ++bits) {
-        const Real* low = table.values[*bits & 15];
-        const Real* high = table.values[*bits >> 4];
-        for (std::size_t k = 0; k < 4; ++k) to[i + k] += low[k];
-        for (std::size_t k = 0; k < 4; ++k) to[i + 4 + k] += high[k];
-    }
-    for (std::size_t k = 0; i + k < n; ++k) to[i + k] += table.values[(*bits >> k) & 1][0];
-}
-
-template bool pack_onebit(const float*, std::size_t, std::byte*);
-template bool pack_onebit(const double*, std::size_t, std::byte*);
-template void add_onebit(const std::byte*, std::size_t, float, float*);
-template void add_onebit(const std::byte*, std::size_t, double, double*);
+template std::unique_ptr<const Codec<float>> onebit_codec(const ddp_codec&);
+template std::unique_ptr<const Codec<double>> onebit_codec(const ddp_codec&);
 
 }  // namespace libddp::cpu
 #endif

@@ -1,6 +1,5 @@
-// Kernels of blocks that ranks add up share by share, as numbers of 8 bits (kernels/eight_bits.h) or
-// of 1 (codec_onebit.h). Cooperating threads take one block of a part, of at most 2,048 elements,
-// after another.
+// Kernels of numbers of 8 bits in blocks (kernels/eight_bits.h). Cooperating threads take one block
+// of a part, of at most 2,048 elements, after another.
 //
 // Packing: a first kernel packs all blocks, and marks parameters that are not finite. A second one
 // says so in each of their blocks, and for all others keeps what is left out.
@@ -34,7 +33,6 @@ struct EightBitsTable {
     unsigned char* sent;
     unsigned char* spoilt;  // of each part; that of a parameter's first one counts
     std::uint64_t block;
-    std::uint64_t block_bytes;
     double scale;
     std::uint64_t step;
     std::uint32_t drawer;
@@ -54,7 +52,8 @@ struct EightBitsBlock {
           begin((chunk - row.first_chunk) * table.block),
           count(static_cast<std::uint32_t>(row.count - begin < table.block ? row.count - begin
                                                                            : table.block)),
-          packed(row.packed + (chunk - row.first_chunk) * table.block_bytes) {}
+          packed(row.packed + eight_bits::block_begin<Real>(table.block, chunk - row.first_chunk)) {
+    }
 
     LIBDDP_EVERYWHERE Real* at(void* numbers) const {
         return numbers ? static_cast<Real*>(numbers) + begin : nullptr;
@@ -100,6 +99,23 @@ LIBDDP_EVERYWHERE Real value_of(const EightBitsTable& table, const unsigned char
 }
 
 template <class Real>
+LIBDDP_EVERYWHERE Real value_in(const EightBitsTable& table, const unsigned char* block,
+                                std::uint32_t i) {
+    return value_of<Real>(table, block, i, largest_of<Real>(block));
+}
+
+// Element i of a block of what all ranks have sent.
+template <class Real>
+LIBDDP_EVERYWHERE Real sum_of(const EightBitsTable& table, std::uint64_t packed, std::uint32_t i) {
+    Real sum = 0;
+    for (std::int32_t r = 0; r < table.world; ++r)
+        sum += value_in<Real>(
+            table, table.gathered + static_cast<std::uint64_t>(r) * table.size + packed, i);
+    const auto scale = static_cast<Real>(table.scale);
+    return scale == 1 ? sum : sum * scale;
+}
+
+template <class Real>
 struct LargestLanes {
     LIBDDP_EVERYWHERE void operator()(std::uint32_t lane, std::uint32_t other) {
         if (bits[other] > bits[lane]) bits[lane] = bits[other];
@@ -107,10 +123,9 @@ struct LargestLanes {
     codec::Bits<Real> bits[kLanes];
 };
 
-// Writes a block of numbers x(i). Tells all threads whether they are finite; if not, the block is
-// NaN.
+// Writes a block of numbers x(i). Returns its largest magnitude to all threads, or NaN.
 template <class Real, class Threads, class Numbers>
-LIBDDP_COOPERATIVE bool pack_block(const Threads& threads, LargestLanes<Real>& lanes,
+LIBDDP_COOPERATIVE Real pack_block(const Threads& threads, LargestLanes<Real>& lanes,
                                    const EightBitsTable& table, const EightBitsBlock<Real>& block,
                                    const Numbers& x) {
     for (std::uint32_t lane = threads.index(); lane < kLanes; lane += threads.size()) {
@@ -122,8 +137,7 @@ LIBDDP_COOPERATIVE bool pack_block(const Threads& threads, LargestLanes<Real>& l
     }
     fold_lanes(threads, [&](std::uint32_t lane, std::uint32_t other) { lanes(lane, other); });
     Real largest = bits_as<Real>(lanes.bits[0]);
-    const bool finite = codec::is_finite(largest);
-    if (!finite) largest = quiet_nan<Real>();
+    if (!codec::is_finite(largest)) largest = quiet_nan<Real>();
     unsigned char* const to = table.sent + block.packed;
     if (threads.index() == 0) *reinterpret_cast<Real*>(to) = largest;
     // One number of Philox for four elements of a group.
@@ -145,44 +159,7 @@ LIBDDP_COOPERATIVE bool pack_block(const Threads& threads, LargestLanes<Real>& l
                 largest > 0 ? code_of<Real>(table, x(i), largest, draws.word[word]) : 0;
         }
     }
-    return finite;
-}
-
-// How the kernels write and read a block.
-template <class Number>
-struct EightBitsCoder {
-    using Real = Number;
-    using Shared = LargestLanes<Real>;
-
-    template <class Threads, class Numbers>
-    static LIBDDP_COOPERATIVE bool pack(const Threads& threads, Shared& shared,
-                                        const EightBitsTable& table,
-                                        const EightBitsBlock<Real>& block, const Numbers& x) {
-        return pack_block(threads, shared, table, block, x);
-    }
-    // Element i of a block in a message.
-    static LIBDDP_EVERYWHERE Real value(const EightBitsTable& table, const unsigned char* block,
-                                        std::uint32_t i) {
-        return value_of<Real>(table, block, i, largest_of<Real>(block));
-    }
-    static LIBDDP_EVERYWHERE void spoil(unsigned char* block) {
-        *reinterpret_cast<Real*>(block) = quiet_nan<Real>();
-    }
-};
-
-// KERNELS, for the coder of any block.
-
-// Element i of a block of what all ranks have sent.
-template <class Coder>
-LIBDDP_EVERYWHERE typename Coder::Real sum_of(const EightBitsTable& table, std::uint64_t packed,
-                                              std::uint32_t i) {
-    using Real = typename Coder::Real;
-    Real sum = 0;
-    for (std::int32_t r = 0; r < table.world; ++r)
-        sum += Coder::value(
-            table, table.gathered + static_cast<std::uint64_t>(r) * table.size + packed, i);
-    const auto scale = static_cast<Real>(table.scale);
-    return scale == 1 ? sum : sum * scale;
+    return largest;
 }
 
 template <class Format>
@@ -202,37 +179,35 @@ struct EightBitsInput {
 };
 
 // gradient + residual - sent, and what the sum has lost: of element i.
-template <class Format, class Coder>
+template <class Format>
 LIBDDP_EVERYWHERE void keep(const EightBitsTable& table,
                             const EightBitsBlock<typename Format::Compute>& block,
                             const EightBitsInput<Format>& x, std::uint32_t i) {
     using Real = typename Format::Compute;
-    Real left = x(i) - Coder::value(table, table.sent + block.packed, i);
+    Real left = x(i) - value_in<Real>(table, table.sent + block.packed, i);
     if (const Real* loss = block.at(block.row.loss)) left += loss[i];
     x.residual[i] = left;
 }
 
-template <class Format, template <class> class CoderOf>
-struct SharesPack {
+template <class Format>
+struct EightBitsPack {
     using Real = typename Format::Compute;
-    using Coder = CoderOf<Real>;
-    using Shared = typename Coder::Shared;
+    using Shared = LargestLanes<Real>;
     static constexpr int kThreads = kLanes;
 
     template <class Threads>
     static LIBDDP_COOPERATIVE void work(const Threads& threads, Shared& shared,
                                         const EightBitsTable& table, std::uint64_t chunk) {
         const EightBitsBlock<Real> block(table, chunk);
-        const bool finite =
-            Coder::pack(threads, shared, table, block, EightBitsInput<Format>(block));
-        if (!finite && threads.index() == 0) threads.mark(table.spoilt + block.row.whole);
+        const Real largest =
+            pack_block(threads, shared, table, block, EightBitsInput<Format>(block));
+        if (is_nan(largest) && threads.index() == 0) threads.mark(table.spoilt + block.row.whole);
     }
 };
 
-template <class Format, template <class> class CoderOf>
-struct SharesFinish {
+template <class Format>
+struct EightBitsFinish {
     using Real = typename Format::Compute;
-    using Coder = CoderOf<Real>;
     struct Shared {};
     static constexpr int kThreads = kLanes;
 
@@ -241,22 +216,22 @@ struct SharesFinish {
                                         const EightBitsTable& table, std::uint64_t chunk) {
         const EightBitsBlock<Real> block(table, chunk);
         if (table.spoilt[block.row.whole] != 0) {
-            if (threads.index() == 0) Coder::spoil(table.sent + block.packed);
+            if (threads.index() == 0)
+                *reinterpret_cast<Real*>(table.sent + block.packed) = quiet_nan<Real>();
             return;
         }
         const EightBitsInput<Format> x(block);
         if (!table.keeps || !x.residual) return;
         for (std::uint32_t i = threads.index(); i < block.count; i += threads.size())
-            keep<Format, Coder>(table, block, x, i);
+            keep<Format>(table, block, x, i);
     }
 };
 
 // For the owner of a share.
-template <class Coder>
-struct SharesRepack {
-    using Real = typename Coder::Real;
+template <class Real>
+struct EightBitsRepack {
     struct Shared {
-        typename Coder::Shared coder;
+        LargestLanes<Real> lanes;
         Real sums[eight_bits::kMostBlock];
     };
     static constexpr int kThreads = kLanes;
@@ -266,23 +241,22 @@ struct SharesRepack {
                                         const EightBitsTable& table, std::uint64_t chunk) {
         const EightBitsBlock<Real> block(table, chunk);
         for (std::uint32_t i = threads.index(); i < block.count; i += threads.size())
-            shared.sums[i] = sum_of<Coder>(table, block.packed, i);
+            shared.sums[i] = sum_of<Real>(table, block.packed, i);
         threads.sync();
-        Coder::pack(threads, shared.coder, table, block,
-                    [&](std::uint32_t i) { return shared.sums[i]; });
+        pack_block(threads, shared.lanes, table, block,
+                   [&](std::uint32_t i) { return shared.sums[i]; });
         Real* const loss = block.at(block.row.loss);
         if (!loss) return;
         threads.sync();
         for (std::uint32_t i = threads.index(); i < block.count; i += threads.size())
-            loss[i] = (shared.sums[i] - Coder::value(table, table.sent + block.packed, i)) /
+            loss[i] = (shared.sums[i] - value_in<Real>(table, table.sent + block.packed, i)) /
                       static_cast<Real>(table.scale);
     }
 };
 
-template <class Format, template <class> class CoderOf>
-struct SharesUnpack {
+template <class Format>
+struct EightBitsUnpack {
     using Real = typename Format::Compute;
-    using Coder = CoderOf<Real>;
     struct Shared {};
     static constexpr int kThreads = kLanes;
 
@@ -291,10 +265,10 @@ struct SharesUnpack {
                                         const EightBitsTable& table, std::uint64_t chunk) {
         const EightBitsBlock<Real> block(table, chunk);
         const EightBitsInput<Format> x(block);
-        const bool keeps = x.residual && !is_nan(sum_of<Coder>(table, block.packed, 0));
+        const bool keeps = x.residual && !is_nan(sum_of<Real>(table, block.packed, 0));
         for (std::uint32_t i = threads.index(); i < block.count; i += threads.size()) {
-            const Real sum = sum_of<Coder>(table, block.packed, i);
-            if (keeps) keep<Format, Coder>(table, block, x, i);
+            const Real sum = sum_of<Real>(table, block.packed, i);
+            if (keeps) keep<Format>(table, block, x, i);
             x.gradient[i] = Format::store(sum);
         }
     }

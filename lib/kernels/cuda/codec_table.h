@@ -16,14 +16,12 @@ namespace libddp::cuda {
 
 using codec::kLanes;
 
-// TOP-K
-
 struct CodecRow {
     void* gradient;
     void* residual;  // null: none
     std::uint64_t count;
     std::uint64_t packed;         // where its bytes begin in what a rank sends
-    std::uint64_t kept;           // how many are sent
+    std::uint64_t kept;           // top-k: how many are sent
     std::uint64_t first_chunk;    // of this part, among all
     std::uint64_t first_partial;  // its place among what chunks leave in the scratch
 };
@@ -35,12 +33,13 @@ struct CodecTable {
     unsigned char* gathered;
     std::uint64_t size;  // bytes that a rank sends
     void* partials;      // what chunks leave for later kernels
-    void* searches;      // one for each row
+    void* searches;      // top-k: one for each row
+    std::uint64_t block;
     double scale;
     std::int32_t rank, world;
     std::int32_t rows;
     std::int32_t first_part;   // the number of the first row's part
-    std::int32_t left, digit;  // bits below the digit that is looked for, and in it
+    std::int32_t left, digit;  // top-k: bits below the digit that is looked for, and in it
     CodecRow row[kCodecRows];
 };
 static_assert(sizeof(CodecTable) <= 4096);  // parameters of a kernel are 4 KiB at most

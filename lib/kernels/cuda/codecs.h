@@ -8,8 +8,8 @@
 #include <cstddef>
 
 #include "kernels/codec.h"
+#include "kernels/cuda/codec_blocks.h"
 #include "kernels/cuda/codec_eight_bits.h"
-#include "kernels/cuda/codec_onebit.h"
 #include "kernels/cuda/codec_topk.h"
 #include "kernels/cuda/tables.h"
 #include "kernels/device_kernels.h"
@@ -23,6 +23,7 @@ void each_codec_table(const ddp_codec_batch& batch, double scale, Use use) {
     table.gathered = static_cast<unsigned char*>(batch.gathered);
     table.size = batch.size;
     table.partials = batch.scratch;
+    table.block = batch.codec.block;
     table.scale = scale;
     table.rank = batch.rank;
     table.world = batch.world;
@@ -33,7 +34,8 @@ void each_codec_table(const ddp_codec_batch& batch, double scale, Use use) {
         for (std::int32_t i = 0; i < table.rows; ++i) {
             const ddp_codec_part& part = batch.parts[first + static_cast<std::size_t>(i)];
             table.row[i] = {part.gradient, part.residual, part.count, part.packed, 0, 0, 0};
-            table.row[i].kept = topk_count(batch.codec, part.count);
+            if (batch.codec.kind == DDP_CODEC_TOPK)
+                table.row[i].kept = topk_count(batch.codec, part.count);
         }
         use(table);
     }
@@ -58,6 +60,40 @@ std::uint64_t number_partials(CodecTable& table, PartialsOf partials_of) {
         partials += partials_of(table.row[i]);
     }
     return partials;
+}
+
+// BLOCKS
+
+inline std::uint64_t chunks_of_blocks(const CodecTable& table, const CodecRow& row,
+                                      bool of_several) {
+    const BlockCut cut(table, row);
+    return of_several && cut.chunks == 1 ? 0 : cut.blocks * cut.chunks;
+}
+
+// Chunks leaves something of each block of several chunks, of which Blocks makes what belongs into
+// the packed bytes.
+template <class Chunks, class Blocks, class Run>
+void encode_blocks(CodecTable& table, const Run& run) {
+    number_partials(table, [&](const CodecRow& row) { return chunks_of_blocks(table, row, true); });
+    number_chunks(table, [&](const CodecRow& row) { return chunks_of_blocks(table, row, false); });
+    run.template start<Chunks>(table);
+    number_chunks(table, [&](const CodecRow& row) {
+        const BlockCut cut(table, row);
+        return cut.chunks == 1 ? 0 : cut.blocks;
+    });
+    run.template start<Blocks>(table);
+}
+
+template <class Format, class Run>
+void encode_quantize(CodecTable& table, const Run& run) {
+    encode_blocks<QuantizeRanges<Format>, QuantizeScales<typename Format::Compute>>(table, run);
+    number_chunks(table, [&](const CodecRow& row) { return chunks_of_blocks(table, row, true); });
+    run.template start<QuantizeCodes<Format>>(table);
+}
+
+template <class Format, class Run>
+void encode_onebit(CodecTable& table, const Run& run) {
+    encode_blocks<OneBitSums<Format>, OneBitLevels<typename Format::Compute>>(table, run);
 }
 
 // TOP-K
@@ -91,7 +127,7 @@ void encode_topk(CodecTable& table, const Run& run) {
     run.template start<TopKWrite<Format>>(table);
 }
 
-// BLOCKS
+// 8 BITS
 
 // Calls use(table) for tables that hold all parts. spoilt: a byte for each part, for encode.
 template <class Use>
@@ -102,7 +138,6 @@ void each_eight_bits_table(const ddp_codec_batch& batch, double scale, void* spo
     table.sent = static_cast<unsigned char*>(batch.sent);
     table.spoilt = static_cast<unsigned char*>(spoilt);
     table.block = batch.codec.block;
-    table.block_bytes = packed_size(batch.codec, batch.dtype, batch.codec.block);
     table.scale = scale;
     table.step = batch.step;
     table.drawer = batch.drawer;
@@ -125,45 +160,37 @@ void each_eight_bits_table(const ddp_codec_batch& batch, double scale, void* spo
     }
 }
 
-template <template <class> class Coder, class Run>
-void encode_shares(const ddp_codec_batch& batch, const Run& run) {
+template <class Run>
+void encode_eight_bits(const ddp_codec_batch& batch, const Run& run) {
     run.zero(batch.scratch, batch.part_count);
     with_floating(batch.dtype, [&](auto format) {
         using Format = decltype(format);
         each_eight_bits_table(batch, 1, batch.scratch, [&](const EightBitsTable& table) {
-            run.template start<SharesPack<Format, Coder>>(table);
+            run.template start<EightBitsPack<Format>>(table);
         });
         each_eight_bits_table(batch, 1, batch.scratch, [&](const EightBitsTable& table) {
-            run.template start<SharesFinish<Format, Coder>>(table);
+            run.template start<EightBitsFinish<Format>>(table);
         });
     });
 }
 
-template <template <class> class Coder, class Run>
-void decode_shares(const ddp_codec_batch& batch, double scale, const Run& run) {
+template <class Run>
+void decode_eight_bits(const ddp_codec_batch& batch, double scale, const Run& run) {
     with_floating(batch.dtype, [&](auto format) {
         each_eight_bits_table(batch, scale, nullptr, [&](const EightBitsTable& table) {
-            run.template start<SharesUnpack<decltype(format), Coder>>(table);
+            run.template start<EightBitsUnpack<decltype(format)>>(table);
         });
-    });
-}
-
-template <template <class> class Coder, class Run>
-void recode_shares(const ddp_codec_batch& batch, double scale, const Run& run) {
-    each_eight_bits_table(batch, scale, nullptr, [&](const EightBitsTable& table) {
-        if (batch.dtype == DDP_F64)
-            run.template start<SharesRepack<Coder<double>>>(table);
-        else
-            run.template start<SharesRepack<Coder<float>>>(table);
     });
 }
 
 template <class Run>
 void recode_batch(const ddp_codec_batch& batch, double scale, const Run& run) {
-    if (batch.codec.kind == DDP_CODEC_ONEBIT)
-        recode_shares<OneBitCoder>(batch, scale, run);
-    else
-        recode_shares<EightBitsCoder>(batch, scale, run);
+    each_eight_bits_table(batch, scale, nullptr, [&](const EightBitsTable& table) {
+        if (batch.dtype == DDP_F64)
+            run.template start<EightBitsRepack<double>>(table);
+        else
+            run.template start<EightBitsRepack<float>>(table);
+    });
 }
 
 // ALL
@@ -172,35 +199,64 @@ inline std::size_t codec_scratch(const ddp_codec_batch& batch) {
     if (has_shares(batch.codec)) return batch.part_count;
     std::size_t most = 0;
     each_codec_table(batch, 1, [&](CodecTable& table) {
-        most = std::max(most, number_partials(table, search_chunks) * sizeof(Found) +
-                                  static_cast<std::size_t>(table.rows) * sizeof(Search));
+        std::size_t bytes = 0;
+        if (batch.codec.kind == DDP_CODEC_TOPK)
+            bytes = number_partials(table, search_chunks) * sizeof(Found) +
+                    static_cast<std::size_t>(table.rows) * sizeof(Search);
+        else
+            bytes = number_partials(
+                        table,
+                        [&](const CodecRow& row) { return chunks_of_blocks(table, row, true); }) *
+                    std::max(sizeof(Range<double>), sizeof(codec::Sums));
+        most = std::max(most, bytes);
     });
     return most;
 }
 
 template <class Run>
 void encode_batch(const ddp_codec_batch& batch, const Run& run) {
-    if (batch.codec.kind == DDP_CODEC_ONEBIT) return encode_shares<OneBitCoder>(batch, run);
-    if (has_shares(batch.codec)) return encode_shares<EightBitsCoder>(batch, run);
+    if (has_shares(batch.codec)) return encode_eight_bits(batch, run);
     run.zero(static_cast<unsigned char*>(batch.gathered) +
                  static_cast<std::size_t>(batch.rank) * batch.size,
              batch.part_count);
     with_floating(batch.dtype, [&](auto format) {
-        each_codec_table(batch, 1,
-                         [&](CodecTable& table) { encode_topk<decltype(format)>(table, run); });
+        using Format = decltype(format);
+        each_codec_table(batch, 1, [&](CodecTable& table) {
+            switch (batch.codec.kind) {
+                case DDP_CODEC_QUANTIZE:
+                    return encode_quantize<Format>(table, run);
+                case DDP_CODEC_ONEBIT:
+                    return encode_onebit<Format>(table, run);
+                default:
+                    return encode_topk<Format>(table, run);
+            }
+        });
     });
+}
+
+template <class Kernel, class Run>
+void add_up(CodecTable& table, std::uint64_t chunk, const Run& run) {
+    number_chunks(table,
+                  [chunk](const CodecRow& row) { return codec::divide_up(row.count, chunk); });
+    run.template start<Kernel>(table);
 }
 
 template <class Run>
 void decode_batch(const ddp_codec_batch& batch, double scale, const Run& run) {
-    if (batch.codec.kind == DDP_CODEC_ONEBIT) return decode_shares<OneBitCoder>(batch, scale, run);
-    if (has_shares(batch.codec)) return decode_shares<EightBitsCoder>(batch, scale, run);
+    if (has_shares(batch.codec)) return decode_eight_bits(batch, scale, run);
     with_floating(batch.dtype, [&](auto format) {
+        using Format = decltype(format);
+        using Quantize = AddUp<Format, QuantizeReader>;
+        using OneBit = AddUp<Format, OneBitReader>;
         each_codec_table(batch, scale, [&](CodecTable& table) {
-            number_chunks(table, [](const CodecRow& row) {
-                return codec::divide_up(row.count, kScatterChunk);
-            });
-            run.template start<TopKAddUp<decltype(format)>>(table);
+            switch (batch.codec.kind) {
+                case DDP_CODEC_QUANTIZE:
+                    return add_up<Quantize>(table, Quantize::kChunk, run);
+                case DDP_CODEC_ONEBIT:
+                    return add_up<OneBit>(table, OneBit::kChunk, run);
+                default:
+                    return add_up<TopKAddUp<Format>>(table, kScatterChunk, run);
+            }
         });
     });
 }

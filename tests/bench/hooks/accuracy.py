@@ -33,6 +33,8 @@ RUNS = [
     ("quantize", "type=e5m2", []),
     ("quantize", "rounding=stochastic", []),
     ("quantize", "type=e5m2,rounding=stochastic,error_feedback=1", []),
+    ("quantize_per_tensor", "", []),
+    ("quantize_per_channel", "block=512", []),
     ("onebit", "", []),
     ("topk", "ratio=0.01", []),
     ("chunks", "chunk=64,ratio=0.1,warmup=100", []),

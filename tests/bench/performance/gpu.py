@@ -64,8 +64,10 @@ def transfers(section, logs):
                   least[0] >= 0.85)
     first, second = (by_model[model] for model in MODELS)
     section.say("What kernels do to the gradients of a model, in buckets of 25 MiB. Speed is the bytes that the work must read and write, "
-                "divided by its time, and compared with the speed of a copy on the GPU (cudaMemcpyAsync). Top-k and PowerSGD read "
-                "an error with each gradient, and keep it. Top-k sends 1 %, PowerSGD (P = M Q, Q = M^T P, M = P Q^T) has rank 4:")
+                "divided by its time, and compared with the speed of a copy on the GPU (cudaMemcpyAsync). 1-bit, top-k and PowerSGD read "
+                "an error with each gradient, and keep it. Blocks of "
+                f"{'1-bit and quantize' if 'quantize' in first else '1-bit'} have 512 elements, top-k sends 1 %, PowerSGD (P = M Q, "
+                "Q = M^T P, M = P Q^T) has rank 4:")
     section.table(["", *(f"{model}, ms" for model in MODELS), *(f"{model}, of a copy" for model in MODELS)],
                   [[what, row["median_ms"], second[what]["median_ms"], *(f"{100 * float(r['of_copy']):.0f} %" for r in (row, second[what]))]
                    for what, row in first.items()])

@@ -241,7 +241,7 @@ class Modules(torch_module.Modules):
     def test_hooks_of_libddp(self):
         """The device gives the numbers that the CPU gives."""
         small = {"min_elements": 8}
-        for name, options in (("fp16", {}), ("powersgd", {"rank": 2, "start": 1, "min_rate": 0.5}), ("quantize", small),
+        for name, options in (("fp16", {}), ("powersgd", {"rank": 2, "start": 1, "min_rate": 0.5}), ("quantize_per_channel", small),
                               ("onebit", {"block": 8, **small}), ("topk", {"ratio": 0.5, **small})):
             with self.subTest(name):
                 modules = [Network(), Network().to(DEVICE)]

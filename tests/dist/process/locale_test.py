@@ -8,7 +8,7 @@ import unittest
 
 from jobs import BACKENDS, ProcessTest, error_in, free_port, main, run_job
 
-HOOKS = ("powersgd:rank=2,start=1,min_rate=1.5", "onebit", "topk:ratio=0.25", "quantize", "bf16(powersgd)", "chunks:ratio=0.25,momentum=0.5,warmup=2")
+HOOKS = ("powersgd:rank=2,start=1,min_rate=1.5", "onebit", "topk:ratio=0.25", "quantize_per_channel", "bf16(powersgd)", "chunks:ratio=0.25,momentum=0.5,warmup=2")
 
 
 def values(text):

@@ -89,19 +89,22 @@ TEST_P(CudaCodec, ManyParts) {
 // Threads that work together, for whoever sees races.
 TEST_P(CudaCodec, CooperatingThreads) {
     for (const ddp_dtype dtype : {DDP_BF16, DDP_F64}) {
-        Setting s{GetParam().codec, dtype, {1, 9, 70, 1025, 3500}};
+        Setting s{GetParam().codec, dtype, {1, 9, 70}};
+        // Blocks of a few elements make threads wait at every few.
+        const bool tiny = s.codec.block > 0 && s.codec.block < 100;
+        if (!tiny) s.counts.insert(s.counts.end(), {1025, 3500});
         s.spoilt = true;
         compare(s, 9, 5);
     }
 }
 
-// So long that places are put together from many chunks.
+// So long that sums, ranges and places are put together from many chunks.
 TEST_P(CudaCodec, ALongPart) {
     Setting s{GetParam().codec, DDP_F32, {140'000, 17}};
     compare(s, 10);
     s.counts = {2'200'000};  // lanes of several chunks
     s.world = 1;
-    if (kAll) compare(s, 10);
+    if (kAll && s.codec.kind == DDP_CODEC_TOPK) compare(s, 10);
 }
 
 TEST_P(CudaCodec, ManyRanks) {
@@ -111,7 +114,7 @@ TEST_P(CudaCodec, ManyRanks) {
     compare(s, 11);
 }
 
-// Kernels of blocks.
+// Kernels of numbers of 8 bits.
 struct PlayedSite : HostSite {
     explicit PlayedSite(std::uint32_t threads) : run{threads} {}
 

@@ -27,12 +27,29 @@ inline std::ostream& operator<<(std::ostream& out, const Named& named) {
     return out << named.name;
 }
 
+inline ddp_codec quantize(std::size_t block) {
+    return {DDP_CODEC_QUANTIZE, 0, block, 0};
+}
+inline ddp_codec onebit(std::size_t block) {
+    return {DDP_CODEC_ONEBIT, 0, block, 0};
+}
 inline ddp_codec topk(double ratio) {
     return {DDP_CODEC_TOPK, 0, 0, ratio};
 }
 
-inline const std::vector<Named> kCodecs{
-    {"topkOne", topk(1e-9)}, {"topkSome", topk(0.05)}, {"topkAll", topk(1)}};
+inline const std::vector<Named> kCodecs{{"quantize0", quantize(0)},
+                                        {"quantize1", quantize(1)},
+                                        {"quantize7", quantize(7)},
+                                        {"quantize512", quantize(512)},
+                                        {"quantize3000", quantize(3000)},
+                                        {"onebit0", onebit(0)},
+                                        {"onebit8", onebit(8)},
+                                        {"onebit512", onebit(512)},
+                                        {"onebit1024", onebit(1024)},
+                                        {"onebit3000", onebit(3000)},
+                                        {"topkOne", topk(1e-9)},
+                                        {"topkSome", topk(0.05)},
+                                        {"topkAll", topk(1)}};
 
 using Bytes = std::vector<std::byte>;
 

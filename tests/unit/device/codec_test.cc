@@ -45,14 +45,14 @@ double sum_in_lanes(const std::vector<T>& x, bool positive) {
     return lanes[0];
 }
 
-TYPED_TEST(Codecs, SumsOfABlockOnEveryInstructionSet) {
+TYPED_TEST(Codecs, SumsOfAChunkOnEveryInstructionSet) {
     reference::for_each_target([](const char* target) {
         SCOPED_TRACE(target);
         for (const std::size_t count : {1, 3, 7, 8, 9, 127, 128, 129, 1000, 1024}) {
             auto x = numbers<TypeParam>(count, static_cast<unsigned>(count));
             if (count > 5) x[5] = -0.0;
             std::vector<std::uint8_t> bits((count + 7) / 8 + 1, 0xa5);
-            const codec::Sums sums = cpu::onebit_sums(x.data(), count, bits.data());
+            const codec::Sums sums = cpu::onebit_chunk(x.data(), count, bits.data());
             EXPECT_EQ(sums.positive, sum_in_lanes(x, true)) << count;
             EXPECT_EQ(sums.other, sum_in_lanes(x, false)) << count;
             std::size_t positives = 0;
@@ -96,94 +96,79 @@ struct OnePart {
     ddp_codec_batch batch;
 };
 
-// A block of 1 bit, and what is read from it.
-template <class T>
-struct OneBlock {
-    explicit OneBlock(const std::vector<T>& x)
-        : bytes(packed_size({DDP_CODEC_ONEBIT, 0, 1024, 0}, reference::kDtype<T>, x.size()) / 4 +
-                2),
-          values(x.size()) {
-        auto* block = reinterpret_cast<std::byte*>(bytes.data());
-        finite = cpu::pack_onebit(x.data(), x.size(), block);
-        cpu::add_onebit(block, x.size(), T{1}, values.data());
+// The chunks of a long block are added up as the elements of a chunk are.
+TYPED_TEST(Codecs, LevelsOfALongBlock) {
+    const auto x = numbers<TypeParam>(200'000, 4);
+    std::vector<double> above, below;
+    for (std::size_t begin = 0; begin < x.size(); begin += 1024) {
+        const std::vector<TypeParam> chunk(
+            x.begin() + static_cast<std::ptrdiff_t>(begin),
+            x.begin() + static_cast<std::ptrdiff_t>(std::min(begin + 1024, x.size())));
+        above.push_back(sum_in_lanes(chunk, true));
+        below.push_back(sum_in_lanes(chunk, false));
     }
-    std::vector<std::uint64_t> bytes;
-    bool finite;
-    std::vector<T> values;
-};
-
-TYPED_TEST(Codecs, ElementsOfABlockBecomeTheMeanOfTheirSign) {
-    for (const std::size_t count : {1, 7, 8, 129, 1000, 1024}) {
-        const auto x = numbers<TypeParam>(count, static_cast<unsigned>(count));
-        const auto positives =
-            static_cast<double>(std::count_if(x.begin(), x.end(), [](auto v) { return v > 0; }));
-        const double others = static_cast<double>(count) - positives;
-        const OneBlock<TypeParam> block(x);
-        EXPECT_TRUE(block.finite);
-        for (std::size_t i = 0; i < count; ++i)
-            ASSERT_EQ(block.values[i],
-                      x[i] > 0 ? static_cast<TypeParam>(sum_in_lanes(x, true) / positives)
-                               : static_cast<TypeParam>(sum_in_lanes(x, false) / others));
-    }
-}
-
-TYPED_TEST(Codecs, ABlockWithAnElementThatIsNotFiniteIsNaN) {
-    for (const auto bad : {std::numeric_limits<TypeParam>::infinity(),
-                           std::numeric_limits<TypeParam>::quiet_NaN()}) {
-        auto x = numbers<TypeParam>(300, 1);
-        x[299] = bad;
-        const OneBlock<TypeParam> block(x);
-        EXPECT_FALSE(block.finite);
-        for (const TypeParam value : block.values) EXPECT_TRUE(std::isnan(value));
-    }
-    // Sums that overflow are none of these.
-    const std::vector<TypeParam> most(9, std::numeric_limits<TypeParam>::max());
-    const OneBlock<TypeParam> block(most);
-    EXPECT_TRUE(block.finite);
-    EXPECT_EQ(block.values, most);
+    const auto positives =
+        static_cast<double>(std::count_if(x.begin(), x.end(), [](auto v) { return v > 0; }));
+    const auto count = static_cast<double>(x.size());
+    OnePart<TypeParam> one({DDP_CODEC_ONEBIT, 0, 0, 0}, x, {});
+    one.run();
+    for (std::size_t i = 0; i < x.size(); ++i)
+        ASSERT_EQ(one.gradient[i],
+                  x[i] > 0
+                      ? static_cast<TypeParam>(sum_in_lanes(above, true) / positives)
+                      : static_cast<TypeParam>(sum_in_lanes(below, false) / (count - positives)));
 }
 
 TYPED_TEST(Codecs, WhatIsLeftAndWhatIsSentAreTheWhole) {
-    const ddp_codec codec{DDP_CODEC_TOPK, 0, 0, 0.1};
-    const auto gradient = numbers<TypeParam>(3001, 1), before = numbers<TypeParam>(3001, 2);
-    OnePart<TypeParam> one(codec, gradient, before), scaled(codec, gradient, before);
-    one.run();
-    scaled.run(0.25);
-    for (std::size_t i = 0; i < gradient.size(); ++i) {
-        const TypeParam x = gradient[i] + before[i];
-        ASSERT_EQ(one.residual[i], x - one.gradient[i]) << "element " << i;
-        ASSERT_EQ(scaled.gradient[i], one.gradient[i] * TypeParam{0.25});
-        ASSERT_EQ(scaled.residual[i], one.residual[i]);
+    for (const ddp_codec& codec :
+         {ddp_codec{DDP_CODEC_QUANTIZE, 0, 100, 0}, ddp_codec{DDP_CODEC_ONEBIT, 0, 64, 0},
+          ddp_codec{DDP_CODEC_TOPK, 0, 0, 0.1}}) {
+        const auto gradient = numbers<TypeParam>(3001, 1), before = numbers<TypeParam>(3001, 2);
+        OnePart<TypeParam> one(codec, gradient, before), scaled(codec, gradient, before);
+        one.run();
+        scaled.run(0.25);
+        for (std::size_t i = 0; i < gradient.size(); ++i) {
+            const TypeParam x = gradient[i] + before[i];
+            ASSERT_EQ(one.residual[i], x - one.gradient[i])
+                << "codec " << codec.kind << ", element " << i;
+            ASSERT_EQ(scaled.gradient[i], one.gradient[i] * TypeParam{0.25});
+            ASSERT_EQ(scaled.residual[i], one.residual[i]);
+        }
     }
 }
 
 TYPED_TEST(Codecs, NotFiniteBecomesNaNAndChangesNoResidual) {
-    auto gradient = numbers<TypeParam>(100, 1);
-    const auto before = numbers<TypeParam>(100, 2);
-    gradient[70] = -std::numeric_limits<TypeParam>::infinity();
-    OnePart<TypeParam> one({DDP_CODEC_TOPK, 0, 0, 0.1}, gradient, before);
-    one.run();
-    for (const TypeParam value : one.gradient) EXPECT_TRUE(std::isnan(value));
-    EXPECT_EQ(one.residual, before);
+    for (const ddp_codec_kind kind : {DDP_CODEC_QUANTIZE, DDP_CODEC_ONEBIT, DDP_CODEC_TOPK}) {
+        auto gradient = numbers<TypeParam>(100, 1);
+        const auto before = numbers<TypeParam>(100, 2);
+        gradient[70] = -std::numeric_limits<TypeParam>::infinity();
+        OnePart<TypeParam> one({kind, 0, 0, 0.1}, gradient, before);
+        one.run();
+        for (const TypeParam value : one.gradient) EXPECT_TRUE(std::isnan(value));
+        EXPECT_EQ(one.residual, before);
+    }
 }
 
 TYPED_TEST(Codecs, RoundingModesOfTheThreadDoNotMatter) {
-    const auto x = numbers<TypeParam>(1000, 1), left = numbers<TypeParam>(1000, 2);
-    OnePart<TypeParam> one({DDP_CODEC_TOPK, 0, 0, 0.1}, x, left),
-        other({DDP_CODEC_TOPK, 0, 0, 0.1}, x, left);
-    one.run();
-    std::fesetround(FE_UPWARD);
-    other.run();
-    EXPECT_EQ(std::fegetround(), FE_UPWARD);
-    std::fesetround(FE_TONEAREST);
-    EXPECT_EQ(one.gradient, other.gradient);
-    EXPECT_EQ(one.residual, other.residual);
+    for (const ddp_codec_kind kind : {DDP_CODEC_QUANTIZE, DDP_CODEC_ONEBIT, DDP_CODEC_TOPK}) {
+        OnePart<TypeParam> one({kind, 0, 0, 0.1}, numbers<TypeParam>(1000, 1),
+                               numbers<TypeParam>(1000, 2));
+        OnePart<TypeParam> other({kind, 0, 0, 0.1}, numbers<TypeParam>(1000, 1),
+                                 numbers<TypeParam>(1000, 2));
+        one.run();
+        std::fesetround(FE_UPWARD);
+        other.run();
+        EXPECT_EQ(std::fegetround(), FE_UPWARD);
+        std::fesetround(FE_TONEAREST);
+        EXPECT_EQ(one.gradient, other.gradient);
+        EXPECT_EQ(one.residual, other.residual);
+    }
 }
 
 TEST(CodecSizes, OfEveryFormat) {
-    EXPECT_EQ(packed_size({DDP_CODEC_ONEBIT, 0, 512, 0}, DDP_F32, 1001), 2u * 8 + 64 + 64);
-    EXPECT_EQ(packed_size({DDP_CODEC_ONEBIT, 0, 8, 0}, DDP_BF16, 17), 3u * 12);
-    EXPECT_EQ(packed_size({DDP_CODEC_ONEBIT, 0, 64, 0}, DDP_F64, 65), 2u * 24);
+    EXPECT_EQ(packed_size({DDP_CODEC_QUANTIZE, 0, 0, 0}, DDP_BF16, 1000), 8u + 1000);
+    EXPECT_EQ(packed_size({DDP_CODEC_QUANTIZE, 0, 300, 0}, DDP_F64, 1000), 4u * 16 + 1000);
+    EXPECT_EQ(packed_size({DDP_CODEC_ONEBIT, 0, 512, 0}, DDP_F32, 1001), 2u * 8 + 126);
     EXPECT_EQ(packed_size({DDP_CODEC_TOPK, 0, 0, 0.01}, DDP_F16, 1001), 11u * 8);
     EXPECT_EQ(packed_size({DDP_CODEC_TOPK, 0, 0, 0.01}, DDP_F64, 1000), 10u * 12);
     EXPECT_EQ(topk_count({DDP_CODEC_TOPK, 0, 0, 1e-9}, 5), 1u);

@@ -125,7 +125,7 @@ class Coded {
 public:
     Coded(const Model& model, const Options& options, const ddp_device& device,
           const libddp::DeviceStream& stream, const ddp_codec& codec)
-        : stream_(stream) {
+        : stream_(stream), keeps_errors_(codec.kind != DDP_CODEC_QUANTIZE) {
         for (const auto& params : plan_buckets(model, options.bucket_mb)) {
             Bucket& bucket = buckets_.emplace_back();
             bucket.batch.codec = codec;
@@ -137,8 +137,8 @@ public:
                 if (count == 0) continue;
                 bucket.memory.push_back(random_floats(device, count));
                 void* gradient = bucket.memory.back().get();
-                bucket.memory.push_back(random_floats(device, count));
-                void* error = bucket.memory.back().get();
+                if (keeps_errors_) bucket.memory.push_back(random_floats(device, count));
+                void* error = keeps_errors_ ? bucket.memory.back().get() : nullptr;
                 bucket.parts.push_back({gradient, error, count, bucket.batch.size});
                 bucket.batch.size += (libddp::packed_size(codec, DDP_F32, count) + 7) / 8 * 8;
                 elements_ += static_cast<double>(count);
@@ -154,9 +154,10 @@ public:
         }
     }
 
-    // The fewest bytes that a pass can read and write: gradient and error once.
-    double pack_bytes() const { return 8 * elements_ + packed_; }
-    double unpack_bytes() const { return 16 * elements_ + packed_; }
+    // The fewest bytes that a pass can read and write: gradient and error once. Without an error
+    // nobody reads the old gradient.
+    double pack_bytes() const { return (keeps_errors_ ? 8 : 4) * elements_ + packed_; }
+    double unpack_bytes() const { return (keeps_errors_ ? 16 : 4) * elements_ + packed_; }
     void pack() const {
         for (const Bucket& bucket : buckets_) libddp::on_device::encode(stream_, bucket.batch);
     }
@@ -172,6 +173,7 @@ private:
     };
 
     const libddp::DeviceStream& stream_;
+    const bool keeps_errors_;
     std::deque<Bucket> buckets_;
     double elements_ = 0, packed_ = 0;
 };
@@ -272,7 +274,12 @@ std::vector<Row> run_transfer(const Options& options) {
     const ddp_device device = parse_device(options.device);
     const Model model = find_model(options.model);
     const Job job(model, options, device);
-    const Coded topk(model, options, device, job.stream(), {DDP_CODEC_TOPK, 0, 0, 0.01});
+    const auto coded = [&](const ddp_codec& codec) {
+        return Coded(model, options, device, job.stream(), codec);
+    };
+    const Coded quantize = coded({DDP_CODEC_QUANTIZE, 0, 512, 0}),
+                onebit = coded({DDP_CODEC_ONEBIT, 0, 512, 0}),
+                topk = coded({DDP_CODEC_TOPK, 0, 0, 0.01});
     const LowRank matrices(model, options, device, job.stream());
     struct Kind {
         const char* name;
@@ -291,6 +298,10 @@ std::vector<Row> run_transfer(const Options& options) {
         {"pack to f16", 6 * elements, [&] { job.pack(DDP_F16, 1.0 / 3); }},
         {"unpack", 8 * elements, [&] { job.unpack(DDP_F32); }},
         {"unpack from f16", 6 * elements, [&] { job.unpack(DDP_F16); }},
+        {"quantize", quantize.pack_bytes(), [&] { quantize.pack(); }},
+        {"unpack quantize", quantize.unpack_bytes(), [&] { quantize.unpack(); }},
+        {"1-bit", onebit.pack_bytes(), [&] { onebit.pack(); }},
+        {"unpack 1-bit", onebit.unpack_bytes(), [&] { onebit.unpack(); }},
         {"top-k", topk.pack_bytes(), [&] { topk.pack(); }},
         {"unpack top-k", topk.unpack_bytes(), [&] { topk.unpack(); }},
         low_rank("P = M Q", DDP_LOW_RANK_PROJECT),
