@@ -133,6 +133,7 @@ class Tensors(unittest.TestCase):
         variables = [tf.Variable(tf.fill([2], float(self.rank))), tf.Variable(self.rank)]
         hvd.broadcast_variables(variables, root_rank=1)
         np.testing.assert_array_equal(variables[0], [1, 1])
+        self.assertIs(hvd.broadcast_(variables, 0)[1], variables[1])
         variables[1].assign(self.rank)
         tf.function(lambda: hvd.broadcast_variables(variables, root_rank=1))()
         self.assertEqual(variables[1].numpy(), 1)
@@ -187,6 +188,13 @@ class Training(unittest.TestCase):
                         loss = tf.reduce_mean(tf.square(model(x) - y))
                     optimizer.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
                 self.same(model.get_weights(), self.alone(make(), 4, passes))
+                copied = type(optimizer).from_config(optimizer.get_config())
+                again = net()
+                with tf.GradientTape() as tape:
+                    loss = tf.reduce_sum(again(tf.ones((1, 4)))) * (self.rank + 1)
+                copied.apply_gradients(zip(tape.gradient(loss, again.trainable_variables), again.trainable_variables))
+                everyones = hvd.allgather_object(again.get_weights())
+                self.same(everyones[1], everyones[0])
         self.assertEqual(ddp.horovod.keras.allreduce(self.rank, op=hvd.Sum), sum(range(self.size)))
         self.assertIs(ddp.horovod.keras.DistributedOptimizer, hvdk.DistributedOptimizer)
         with self.assertRaisesRegex(TypeError, "an optimizer of Keras"):

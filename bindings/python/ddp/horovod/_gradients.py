@@ -64,11 +64,10 @@ class Accumulator:
         self._count: Any = None
 
     def build(self, variables: Sequence[Any]) -> None:
-        """Makes the sums, once."""
-        if self._sums is None:
-            with tf.init_scope():
-                self._sums = [tf.Variable(tf.zeros(variable.shape, tf.as_dtype(variable.dtype)), trainable=False) for variable in variables]
-                self._count = tf.Variable(0, trainable=False, dtype=tf.int64)
+        """Makes the sums."""
+        with tf.init_scope():
+            self._sums = [tf.Variable(tf.zeros(variable.shape, tf.as_dtype(variable.dtype)), trainable=False) for variable in variables]
+            self._count = tf.Variable(0, trainable=False, dtype=tf.int64)
 
     def add(self, gradients: Sequence[Any], apply: Any) -> None:
         """Adds gradients, and calls apply(sums) with every so manieth ones."""

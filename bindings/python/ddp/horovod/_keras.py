@@ -3,7 +3,7 @@
 # TensorFlow may not be there.
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -16,41 +16,39 @@ class _Keras3:
     """The methods that an optimizer of Keras 3 gets."""
 
     _horovod: Gradients
-    _horovod_passes: Optional[Accumulator]
+    _horovod_passes: Tuple[int, bool]  # backward passes, and whether their mean travels
 
     def apply(self, grads: Sequence[Any], trainable_variables: Any = None) -> None:
         """As the optimizer's own, with the gradients of all ranks."""
         inner = super().apply
-        if self._horovod_passes is None:
+        if self._horovod_passes[0] == 1:
             inner(self._horovod.reduce(grads), trainable_variables)
             return
         variables = list(self._trainable_variables if trainable_variables is None else trainable_variables)
         if not self.built:
             self.build(variables)
             self.built = True
-        self._horovod_passes.build(variables)
-        self._horovod_passes.add(grads, lambda sums: inner(self._horovod.reduce(sums), variables))
+        _accumulator(self, variables).add(grads, lambda sums: inner(self._horovod.reduce(sums), variables))
 
 
 class _Keras2:
     """The methods that an optimizer of tf_keras gets."""
 
     _horovod: Gradients
-    _horovod_passes: Optional[Accumulator]
+    _horovod_passes: Tuple[int, bool]
 
     def apply_gradients(self, grads_and_vars: Any, *arguments: Any, **options: Any) -> Any:
         """As the optimizer's own, with the gradients of all ranks."""
         inner = super().apply_gradients
         gradients, variables = map(list, zip(*grads_and_vars))
-        if self._horovod_passes is None:
+        if self._horovod_passes[0] == 1:
             return inner(list(zip(self._horovod.reduce(gradients), variables)), *arguments, **options)
         self.build(variables)
-        self._horovod_passes.build(variables)
 
         def apply(sums: Sequence[Any]) -> None:
             inner(list(zip(self._horovod.reduce(sums), variables)), *arguments, **options)
 
-        return self._horovod_passes.add(gradients, apply)
+        return _accumulator(self, variables).add(gradients, apply)
 
 
 def distributed_optimizer(optimizer: Any, gradients: Gradients, passes: int, average_passes: bool) -> Any:
@@ -65,10 +63,19 @@ def distributed_optimizer(optimizer: Any, gradients: Gradients, passes: int, ave
         raise ValueError("DistributedOptimizer: the optimizer is one already")
     mixin = _Keras3 if hasattr(kind, "apply") else _Keras2
     # the name and the module are those of the optimizer's class, so that a saved model loads where libddp is not
-    optimizer.__class__ = type(kind.__name__, (mixin, kind), {"__module__": kind.__module__})
-    optimizer.__dict__["_horovod"] = gradients
-    optimizer.__dict__["_horovod_passes"] = Accumulator(passes, average_passes) if passes > 1 else None
+    # and a copy that from_config() makes reduces gradients, too
+    members = {"__module__": kind.__module__, "_horovod": gradients, "_horovod_passes": (passes, average_passes)}
+    optimizer.__class__ = type(kind.__name__, (mixin, kind), members)
     return optimizer
+
+
+def _accumulator(optimizer: Any, variables: Sequence[Any]) -> Accumulator:
+    """The sums of this optimizer, made when its variables are known."""
+    found: Optional[Accumulator] = optimizer.__dict__.get("_horovod_sums")
+    if found is None:
+        found = optimizer.__dict__["_horovod_sums"] = Accumulator(*optimizer._horovod_passes)
+        found.build(variables)
+    return found
 
 
 def broadcast_weights(weights: Sequence[Any], root_rank: int) -> None:

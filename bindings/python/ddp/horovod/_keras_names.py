@@ -5,9 +5,7 @@ from __future__ import annotations
 
 from typing import Any, Optional
 
-import numpy as np
-
-from . import numpy as arrays
+from . import _tensorflow_ops as tensors
 from ._gradients import Gradients
 from ._job import ProcessSet, global_process_set
 from ._keras import distributed_optimizer
@@ -35,24 +33,24 @@ def DistributedOptimizer(optimizer: Any, name: Any = None, device_dense: str = "
 
 def allreduce(value: Any, name: Optional[str] = None, average: Optional[bool] = None, prescale_factor: float = 1.0,
               postscale_factor: float = 1.0, op: Optional[int] = None, compression: Any = Compression.none) -> Any:
-    """The reduction of a value over ranks, as an array."""
-    del compression
-    return arrays.allreduce(np.asarray(value), average, name, op, prescale_factor, postscale_factor)
+    """The reduction of a value over ranks, as a tensor."""
+    return tensors.allreduce(value, average, compression=compression, op=op, prescale_factor=prescale_factor,
+                             postscale_factor=postscale_factor, name=name)
 
 
 def allgather(value: Any, name: Optional[str] = None) -> Any:
     """The values of all ranks one after another along the first dimension."""
-    return arrays.allgather(np.asarray(value), name)
+    return tensors.allgather(value, name)
 
 
 def broadcast(value: Any, root_rank: int, name: Optional[str] = None) -> Any:
     """The value of rank root_rank."""
-    return arrays.broadcast(np.asarray(value), root_rank, name)
+    return tensors.broadcast(value, root_rank, name)
 
 
 def reducescatter(value: Any, name: Optional[str] = None, op: int = Average) -> Any:
     """This rank's rows of the reduction of a value over ranks."""
-    return arrays.reducescatter(np.asarray(value), name, op)
+    return tensors.reducescatter(value, op=op, name=name)
 
 
 def load_model_with(keras: Any, filepath: Any, custom_optimizers: Any = None, custom_objects: Any = None,

@@ -227,6 +227,13 @@ def broadcast_variables(variables: Tensors, root_rank: int, process_set: Process
         variable.assign(value)
 
 
+def broadcast_(variables: Tensors, root_rank: int, name: Optional[str] = None, process_set: ProcessSet = global_process_set) -> List[Any]:
+    """As broadcast_variables, and returns them."""
+    del name
+    broadcast_variables(variables, root_rank, process_set)
+    return list(variables)
+
+
 # FACTS as tensors, which a tf.function asks for again whenever it runs: in an elastic job they change.
 
 def _fact(function: Callable[[], int]) -> Any:

@@ -26,18 +26,18 @@ from .._keras import distributed_optimizer as _distributed_optimizer
 from ..exceptions import HorovodInternalError, HostsUpdatedInterrupt
 from . import elastic
 from .._tensorflow_compression import Compression
-from .._tensorflow_ops import (Adasum, Average, Max, Min, Product, Sum, allgather, allreduce, alltoall, broadcast,
+from .._tensorflow_ops import (Adasum, Average, Max, Min, Product, Sum, allgather, allreduce, alltoall, broadcast, broadcast_,
                                broadcast_variables, grouped_allgather, grouped_allreduce, grouped_reducescatter, local_rank_op,
                                local_size_op, process_set_included_op, rank_op, reducescatter, size_op)
 
 __all__ = [
     "Adasum", "Average", "Compression", "DistributedGradientTape", "DistributedOptimizer", "HorovodInternalError",
     "HostsUpdatedInterrupt", "Max", "Min", "ProcessSet", "Product", "Sum", "add_process_set", "allgather", "allgather_object",
-    "allreduce", "alltoall", "barrier", "broadcast", "broadcast_object", "broadcast_variables", "ccl_built", "cross_rank", "cross_size",
-    "cuda_built", "ddl_built", "elastic", "global_process_set", "gloo_built", "gloo_enabled", "grouped_allgather", "grouped_allreduce",
-    "grouped_reducescatter", "init", "is_homogeneous", "is_initialized", "join", "local_rank", "local_rank_op", "local_size",
-    "local_size_op", "mpi_built", "mpi_enabled", "mpi_threads_supported", "nccl_built", "process_set_included_op", "rank", "rank_op",
-    "reducescatter", "remove_process_set", "rocm_built", "shutdown", "size", "size_op",
+    "allreduce", "alltoall", "barrier", "broadcast", "broadcast_", "broadcast_object", "broadcast_variables", "ccl_built", "cross_rank",
+    "cross_size", "cuda_built", "ddl_built", "elastic", "global_process_set", "gloo_built", "gloo_enabled", "grouped_allgather",
+    "grouped_allreduce", "grouped_reducescatter", "init", "is_homogeneous", "is_initialized", "join", "local_rank", "local_rank_op",
+    "local_size", "local_size_op", "mpi_built", "mpi_enabled", "mpi_threads_supported", "nccl_built", "process_set_included_op", "rank",
+    "rank_op", "reducescatter", "remove_process_set", "rocm_built", "shutdown", "size", "size_op",
 ]
 
 
