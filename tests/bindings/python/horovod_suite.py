@@ -37,7 +37,7 @@ class File(typing.NamedTuple):
 ELASTIC = ("--min-ranks", "1")
 SESSIONS = "TensorFlow 1: sessions, tf.ConfigProto, or estimators, which TensorFlow 2.21 does not have"
 SERVICE = "horovod.tensorflow.data, the services of tf.data, is not there"
-MUON = "PyTorch's Muon takes matrices only, and the test gives it a bias"
+LOCAL = "local variables, Partial* and the batch normalization of TensorFlow are not there"
 BENCHMARK = "--no-cuda --batch-size 4 --num-warmup-batches 1 --num-batches-per-iter 2 --num-iters 2"
 TABLE = [
     # PyTorch
@@ -55,12 +55,13 @@ TABLE = [
     File("examples/elastic/pytorch/pytorch_imagenet_resnet50_elastic.py", "--epochs 2 --no-cuda --warmup-epochs 1 --batch-size 8",
          options=ELASTIC),
     # TensorFlow and Keras
-    File("test/parallel/test_tensorflow.py"),
-    File("test/parallel/test_tensorflow_process_sets.py"),
+    File("test/parallel/test_tensorflow.py", failing=4, why=f"{LOCAL}; broadcast_global_variables needs sessions"),
+    File("test/parallel/test_tensorflow_process_sets.py", failing=2,
+         why="another class of error; and a limit of 1e-8 in float16, which NumPy 2 takes for 0"),
     File("test/parallel/test_adasum_tensorflow.py"),
-    File("test/parallel/test_process_sets_static.py"),
+    File("test/parallel/test_process_sets_static.py", failing=1, why="asks private members of Horovod's for the numbers of process sets"),
     File("test/parallel/test_tensorflow_keras.py"),
-    File("test/parallel/test_tensorflow2_keras.py"),
+    File("test/parallel/test_tensorflow2_keras.py", failing=8, why=f"private members of Horovod's optimizer; {LOCAL}"),
     File("test/parallel/test_tensorflow2_keras_process_sets.py"),
     File("test/parallel/test_keras.py", why=SESSIONS),
     File("examples/tensorflow2/tensorflow2_keras_mnist.py", changes=(("500 // hvd.size()", "4"), ("epochs=24", "epochs=4"))),
