@@ -261,6 +261,7 @@ class Shards:
                                     "to add gradients up, and torch.no_grad() to evaluate")
         if self._left:
             self._publish()  # what has not changed: libddp expects it after each synced step
+            self.wait()
 
     def refuse_optimizer(self, optimizer):
         """One that is not made for shards would take what is in .grad."""
