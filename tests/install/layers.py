@@ -44,7 +44,7 @@ MODULES = {"backends/gloo": "gloo", "rendezvous/etcd": "etcd", "backends/mpi": "
 ORDERS = {
     "bindings/python/native": "base dlpack_abi xla_ffi_abi unused interrupt failure handle callbacks convert jax memory take show memory_type",
     "bindings/python/ddp":
-        "_ddp _words _errors _arrays stats store work group _context_state bucket context_batches context_hooks context_devices optimizer context_shards context_votes context averager elastic record sampler __init__ _torch_groups _torch_devices _torch_module _torch_precision _torch_buffers _torch_hooks _torch_join _owners _torch_passes _torch_norm _torch_shards _torch_steps _torch_optimizer torch _gradient_context numpy _jax_leaves _jax_pieces _jax_optimizer _jax_calls jax _tinygrad_ways tinygrad run",
+        "_ddp _words _errors _arrays stats store work group _context_state bucket context_batches context_hooks context_devices optimizer context_shards context_votes context averager elastic record sampler __init__ _launched ray _spark_rank spark _torch_groups _torch_devices _torch_module _torch_precision _torch_buffers _torch_hooks _torch_join _owners _torch_passes _torch_norm _torch_shards _torch_steps _torch_optimizer torch _gradient_context numpy _jax_leaves _jax_pieces _jax_optimizer _jax_calls jax _tinygrad_ways tinygrad run",
     "bindings/python/ddp/horovod": "exceptions _numbers _requests _negotiation _collectives _worker _job _calls _elastic __init__ numpy _tensorflow_compression _tensorflow_ops _gradients _keras _keras_names _keras_elastic",
     "bindings/python/ddp/horovod/torch": "compression mpi_ops functions optimizer sync_batch_norm elastic __init__",
     "bindings/python/ddp/horovod/tensorflow": "elastic __init__",

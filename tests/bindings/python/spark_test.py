@@ -1,0 +1,220 @@
+"""ddp.spark.run with a Spark of this machine: results, failures, killed ranks and tasks, restarts, two jobs at once, data of Spark.
+
+    spark_test.py EXAMPLE
+"""
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import unittest
+
+import support
+
+support.need("numpy", "pyspark")
+if not shutil.which("java"):
+    print("skipped: there is no Java for Spark")
+    raise SystemExit
+
+os.environ.update(PYSPARK_PYTHON=sys.executable, PYSPARK_DRIVER_PYTHON=sys.executable, SPARK_LOCAL_IP="127.0.0.1")
+
+import numpy as np  # noqa: E402
+from py4j.protocol import Py4JError  # noqa: E402
+from pyspark.sql import SparkSession  # noqa: E402
+
+import ddp  # noqa: E402
+import ddp.spark  # noqa: E402
+
+SOON_S = 60  # for what takes seconds on an idle machine
+
+
+def sums(count):
+    """A program that knows nothing of Spark."""
+    group = ddp.Group()
+    values = np.arange(count, dtype=np.float32) * (group.rank + 1)
+    group.allreduce(values)
+    return group.rank, group.world_size, values
+
+
+def sums_of(count, ranks):
+    return np.arange(count, dtype=np.float32) * (ranks * (ranks + 1) // 2)
+
+
+def facts():
+    """The environment of a rank, and the secret."""
+    ddp.Group().barrier()
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "DDP_RESTART")
+    command = pathlib.Path("/proc/self/cmdline").read_bytes()
+    return ({name: os.environ.get(name) for name in names}, pathlib.Path(os.environ["DDP_SECRET_FILE"]).read_text(),
+            os.environ.get("DDP_SECRET"), pathlib.Path("/proc/self/environ").read_bytes() + command, " ".join(map(str, os.environ.items())))
+
+
+def failing(way, folder):
+    group = ddp.Group()
+    pathlib.Path(folder, f"{group.rank}.pid").write_text(str(os.getpid()))
+    group.barrier()
+    if group.rank == 1:
+        if way == "raise":
+            raise ValueError("the sample 17 is bad")
+        if way == "exit":
+            raise SystemExit(3)
+        os.kill({"kill": os.getpid(), "kill the task": os.getppid()}[way], signal.SIGKILL)
+    if group.rank == 2:
+        time.sleep(600)  # in the program's own code
+    while True:
+        group.allreduce(np.ones(10, np.float32))
+
+
+def restarted():
+    """Fails at its first start."""
+    group = ddp.Group()
+    group.barrier()
+    restart = ddp.environment().restart
+    if restart == 0:
+        group.abort("the first start")
+        group.barrier()
+    return restart, group.rank
+
+
+def trained(rows, steps):
+    """Fits y = 3 - 2x to the rows of this rank."""
+    group = ddp.Group()
+    weights, grad = np.zeros(2, np.float32), np.zeros(2, np.float32)
+    x, y = np.array([(row["x"], row["y"]) for row in rows], np.float32).T
+    with ddp.Context(group) as ctx:
+        param = ctx.register("w", weights, grad)
+        ctx.commit()
+        for _ in range(steps):
+            wrong = weights[0] + weights[1] * x - y
+            grad[:] = wrong.mean(), (wrong * x).mean()
+            ctx.grad_ready(param)
+            ctx.finalize()
+            weights -= 0.5 * grad
+    return sorted(x.tolist()), weights
+
+
+class Run(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.spark = (SparkSession.builder.master("local[5]").config("spark.ui.enabled", "false").config("spark.ui.showConsoleProgress", "false").config("spark.driver.host", "127.0.0.1")
+                     .config("spark.driver.bindAddress", "127.0.0.1").config("spark.sql.shuffle.partitions", "2")
+                     .config("spark.log.level", "OFF").getOrCreate())
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.spark.stop()
+
+    def setUp(self):
+        self.folder = tempfile.mkdtemp()
+        self.addCleanup(shutil.rmtree, self.folder)
+        self.begun = time.monotonic()
+
+    def failed(self, *args):
+        with self.assertRaises(ddp.RankFailedError) as caught:
+            ddp.spark.run(failing, 3, (*args, self.folder))
+        self.assertIsInstance(caught.exception.__cause__, Py4JError)
+        self.assertLess(time.monotonic() - self.begun, SOON_S)
+        pids = [pathlib.Path(self.folder, f"{rank}.pid").read_text() for rank in range(3)]
+        while left := [pid for pid in pids if self.runs(pid)]:
+            self.assertLess(time.monotonic() - self.begun, SOON_S, f"{left} still run")
+            time.sleep(0.1)
+        return caught.exception
+
+    def runs(self, pid):
+        try:
+            return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+        except OSError:
+            return False
+
+    def check(self, results, ranks, count):
+        self.assertEqual([result[:2] for result in results], [(rank, ranks) for rank in range(ranks)])
+        for _, _, values in results:
+            np.testing.assert_array_equal(values, sums_of(count, ranks))
+
+    def test_results(self):
+        self.check(ddp.spark.run(sums, 3, (1000,)), 3, 1000)
+        self.check(ddp.spark.run(sums, 2, (1000,)), 2, 1000)  # in tasks whose processes Spark uses again
+
+    def test_environment(self):
+        """The variables that ddprun sets; and the secret, which is in no environment and no command line."""
+        results = ddp.spark.run(facts, 2)
+        for rank, (told, secret, variable, at_start, now) in enumerate(results):
+            self.assertEqual(told, {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": "2",
+                                    "DDP_RESTART": "0"})
+            self.assertIsNone(variable)
+            self.assertEqual((len(secret), secret), (64, results[0][1]))
+            self.assertNotIn(secret.encode(), at_start)
+            self.assertNotIn(secret, now)
+
+    def test_an_exception(self):
+        error = self.failed("raise")
+        self.assertEqual(error.rank, 1)
+        self.assertRegex(str(error), r"^rank 1 of 3 \(pid \d+ on \S+\) failed: ValueError: the sample 17 is bad")
+        self.assertRegex(str(error), r"; rank 0 of 3 \(pid \d+ on \S+\) failed: RankFailedError: .*rank 1")
+
+    def test_an_exit(self):
+        self.assertRegex(str(self.failed("exit")), r"^rank 1 of 3 \(.*\) failed: RuntimeError: it exited with status 3")
+        self.assertEqual(ddp.spark.run(lambda: __import__("sys").exit(0), 1), [None])
+
+    def test_a_killed_rank(self):
+        error = self.failed("kill")
+        self.assertEqual(error.rank, 1)
+        self.assertRegex(str(error), r"^rank 1 of 3 \(pid \d+ on \S+\) was killed by signal 9 \(SIGKILL\)")
+        self.assertRegex(str(error), r"; rank 0 of 3 \(pid \d+ on \S+\) failed: RankFailedError: .*rank 1")
+
+    def test_a_killed_task(self):
+        """The process of Spark that has started the rank: libddp's sentence is all that there is."""
+        error = self.failed("kill the task")
+        self.assertEqual(error.rank, 1)
+        self.assertRegex(str(error), r"^rank 0 of 3 \(pid \d+ on \S+\) failed: RankFailedError: .*rank 1")
+
+    def test_restarts(self):
+        self.assertEqual(ddp.spark.run(restarted, 2, max_restarts=1), [(1, 0), (1, 1)])
+        with self.assertRaisesRegex(ddp.RankFailedError, "the first start"):
+            ddp.spark.run(restarted, 2)
+
+    def test_two_jobs_at_once(self):
+        results = {}
+        threads = [threading.Thread(target=lambda ranks=ranks: results.update({ranks: ddp.spark.run(sums, ranks, (ranks * 10,))}))
+                   for ranks in (2, 3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(SOON_S)
+        for ranks in (2, 3):
+            self.check(results[ranks], ranks, ranks * 10)
+
+    def test_data_of_spark(self):
+        frame = self.spark.createDataFrame([(i / 20, 3 - 2 * i / 20) for i in range(20)], "x double, y double").filter("x < 0.99")
+        for data in (frame, frame.rdd):
+            results = ddp.spark.run(trained, 2, (300,), data=data)
+            np.testing.assert_allclose(sorted(results[0][0] + results[1][0]), np.arange(20) / 20, atol=1e-6)
+            for samples, weights in results:
+                self.assertGreater(len(samples), 0)
+                np.testing.assert_allclose(weights, (3, -2), atol=1e-2)
+            np.testing.assert_array_equal(results[0][1], results[1][1])
+
+    def test_arguments(self):
+        with self.assertRaisesRegex(ValueError, "num_proc: 0"):
+            ddp.spark.run(sums, 0, (1,))
+
+
+class NoSpark(unittest.TestCase):
+    def test_example(self):
+        done = subprocess.run([sys.executable, "-B", sys.argv[1]], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
+                              timeout=3 * SOON_S)
+        self.assertEqual(done.returncode, 0, done.stdout)
+        for rank in range(2):
+            self.assertIn(f"rank {rank}: y = 3.000 -2.000 x", done.stdout)
+
+    def test_without_a_context(self):
+        with support.raises(self, ddp.InvalidStateError, "no SparkContext"):
+            ddp.spark.run(sums, 2, (1,))
+
+
+if __name__ == "__main__":
+    support.main()
