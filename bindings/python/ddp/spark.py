@@ -27,14 +27,14 @@ import secrets
 import subprocess
 import sys
 import time
-from typing import Any, Callable, Iterable, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple
 
 import pyspark
 from py4j.protocol import Py4JError
 from pyspark import cloudpickle
 
 from ._errors import Error, InvalidStateError, RankFailedError
-from ._launched import Failure, cause_of, places, signal_name, variables
+from ._launched import Failure, Place, cause_of, places, signal_name, variables
 from .store import Store
 
 __all__ = ["run"]
@@ -120,24 +120,29 @@ def _task(start: _Start, rows: Iterable[Any]) -> Iterator[Tuple[int, bytes]]:
     """A task of the barrier stage: starts a rank and waits for its end."""
     context = pyspark.BarrierTaskContext.get()
     hosts = [info.address.rsplit(":", 1)[0] for info in context.getTaskInfos()]
-    place = places(hosts)[context.partitionId()]
-    failure, value = _run_rank(start, place, hosts[context.partitionId()], len(hosts), rows)
+    here = context.partitionId()
+    place, told = places(hosts)[here], {}
+    own = context.resources().get("gpu")
+    if own:  # all ranks of a host see its GPUs in the order of local ranks
+        gpus = [json.loads(each) for each in context.allGather(json.dumps(own.addresses))]
+        told["CUDA_VISIBLE_DEVICES"] = ",".join(gpu for host, each in zip(hosts, gpus) if host == hosts[here] for gpu in each)
+    told.update(variables(place, len(hosts), start.store, start.restart, start.timeout))
+    failure, value = _run_rank(start, place, told, hosts[here], rows)
     if failure is not None:
         _report(start, failure)
         raise RuntimeError(f"{failure.text}\n{value}")
     yield place.rank, cloudpickle.dumps(value)
 
 
-def _run_rank(start: _Start, place: Any, host: str, world_size: int, rows: Iterable[Any]) -> Tuple[Optional[Failure], Any]:
+def _run_rank(start: _Start, place: Place, told: Dict[str, str], host: str, rows: Iterable[Any]) -> Tuple[Optional[Failure], Any]:
     """The failure of a rank and its traceback, or None and what the program has returned."""
     answer, to_answer = os.pipe()
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(folder for folder in sys.path if folder)}
     command = [sys.executable, "-m", "ddp._spark_rank", str(to_answer), str(os.getpid())]
     with subprocess.Popen(command, stdin=subprocess.PIPE, env=environment, pass_fds=[to_answer]) as rank:
         os.close(to_answer)
-        where = f"rank {place.rank} of {world_size} (pid {rank.pid} on {host})"
+        where = f"rank {place.rank} of {told['WORLD_SIZE']} (pid {rank.pid} on {host})"
         try:
-            told = variables(place, world_size, start.store, start.restart, start.timeout)
             rank.stdin.write(pickle.dumps((told, start.secret, place.rank, where)))
             rank.stdin.write(start.program)
             rank.stdin.write(pickle.dumps(start.has_data))

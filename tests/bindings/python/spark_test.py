@@ -23,6 +23,7 @@ if not shutil.which("java"):
 os.environ.update(PYSPARK_PYTHON=sys.executable, PYSPARK_DRIVER_PYTHON=sys.executable, SPARK_LOCAL_IP="127.0.0.1")
 
 import numpy as np  # noqa: E402
+import pyspark  # noqa: E402
 from py4j.protocol import Py4JError  # noqa: E402
 from pyspark.sql import SparkSession  # noqa: E402
 
@@ -97,12 +98,42 @@ def trained(rows, steps):
     return sorted(x.tolist()), weights
 
 
+def session(master, settings):
+    builder = SparkSession.builder.master(master)
+    for name, value in {"ui.enabled": "false", "ui.showConsoleProgress": "false", "driver.host": "127.0.0.1",
+                        "driver.bindAddress": "127.0.0.1", "log.level": "OFF"}.items():
+        builder = builder.config(f"spark.{name}", value)
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+def gpus():
+    ddp.Group().barrier()
+    return os.environ["LOCAL_RANK"], os.environ["CUDA_VISIBLE_DEVICES"]
+
+
+def kill_the_executor(folder):
+    """The Java process above the rank, its task and Spark's daemon."""
+    group = ddp.Group()
+    group.barrier()
+    if group.rank == 1:
+        pid = os.getpid()
+        while pathlib.Path(f"/proc/{pid}/comm").read_text().strip() != "java":
+            pid = int(pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
+        pathlib.Path(folder, "pid").write_text(str(os.getpid()))
+        os.kill(pid, signal.SIGKILL)
+    while True:
+        group.allreduce(np.ones(10, np.float32))
+
+
 class Run(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.spark = (SparkSession.builder.master("local[5]").config("spark.ui.enabled", "false").config("spark.ui.showConsoleProgress", "false").config("spark.driver.host", "127.0.0.1")
-                     .config("spark.driver.bindAddress", "127.0.0.1").config("spark.sql.shuffle.partitions", "2")
-                     .config("spark.log.level", "OFF").getOrCreate())
+        cls.events = tempfile.mkdtemp()
+        cls.addClassCleanup(shutil.rmtree, cls.events)
+        cls.spark = session("local[5]", {"spark.sql.shuffle.partitions": "2", "spark.eventLog.enabled": "true",
+                                         "spark.eventLog.compress": "false", "spark.eventLog.dir": f"file://{cls.events}"})
 
     @classmethod
     def tearDownClass(cls):
@@ -140,7 +171,7 @@ class Run(unittest.TestCase):
         self.check(ddp.spark.run(sums, 2, (1000,)), 2, 1000)  # in tasks whose processes Spark uses again
 
     def test_environment(self):
-        """The variables that ddprun sets; and the secret, which is in no environment and no command line."""
+        """The variables that ddprun sets; and the secret, which is in no environment, command line or event of Spark."""
         results = ddp.spark.run(facts, 2)
         for rank, (told, secret, variable, at_start, now) in enumerate(results):
             self.assertEqual(told, {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": "2",
@@ -149,6 +180,9 @@ class Run(unittest.TestCase):
             self.assertEqual((len(secret), secret), (64, results[0][1]))
             self.assertNotIn(secret.encode(), at_start)
             self.assertNotIn(secret, now)
+        events = [path.read_bytes() for path in pathlib.Path(self.events).rglob("*") if path.is_file()]
+        self.assertTrue(any(b"SparkListenerJobStart" in each for each in events))
+        self.assertFalse(any(secret.encode() in each for each in events))
 
     def test_an_exception(self):
         error = self.failed("raise")
@@ -201,6 +235,33 @@ class Run(unittest.TestCase):
     def test_arguments(self):
         with self.assertRaisesRegex(ValueError, "num_proc: 0"):
             ddp.spark.run(sums, 0, (1,))
+
+
+class Workers(unittest.TestCase):
+    """Two executors, processes of their own, with GPUs that are only said to be there."""
+
+    def setUp(self):
+        self.folder = tempfile.mkdtemp()
+        self.addCleanup(shutil.rmtree, self.folder)
+        script = pathlib.Path(self.folder, "gpus.sh")
+        script.write_text("""#!/bin/sh\necho '{"name": "gpu", "addresses": ["0", "1"]}'\n""")
+        script.chmod(0o755)
+        self.spark = session("local-cluster[2,2,600]", {
+            "spark.executor.memory": "600m", "spark.worker.resource.gpu.amount": "2", "spark.worker.resource.gpu.discoveryScript": str(script),
+            "spark.executor.resource.gpu.amount": "1", "spark.task.resource.gpu.amount": "1", "spark.executor.cores": "2"})
+        self.addCleanup(shutil.rmtree, pathlib.Path(pyspark.__file__).with_name("work"), ignore_errors=True)  # of the executors
+        self.addCleanup(self.spark.stop)
+
+    def test_gpus_and_a_killed_executor(self):
+        results = ddp.spark.run(gpus, 2)
+        self.assertEqual([local for local, _ in results], ["0", "1"])
+        self.assertEqual(results[0][1], results[1][1])
+        self.assertEqual(len(results[0][1].split(",")), 2)
+        begun = time.monotonic()
+        with self.assertRaisesRegex(ddp.RankFailedError, r"^rank 0 of 2 .* failed: RankFailedError: .*rank 1") as caught:
+            ddp.spark.run(kill_the_executor, 2, (self.folder,))
+        self.assertEqual(caught.exception.rank, 1)
+        self.assertLess(time.monotonic() - begun, SOON_S)
 
 
 class NoSpark(unittest.TestCase):
