@@ -61,6 +61,8 @@ def launch(fn: Callable[..., Any], num_workers: int, args: Sequence[Any] = (), *
     """
     if num_workers < 1:
         raise ValueError(f"num_workers: {num_workers}, but a job has at least 1")
+    if max_restarts < 0:
+        raise ValueError(f"max_restarts: {max_restarts} is negative")
     if store not in ("driver", "rank"):
         raise ValueError(f"store: {store!r} is unknown; there are 'driver' and 'rank'")
     if min_workers is not None and not 1 <= min_workers <= num_workers:

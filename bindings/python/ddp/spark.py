@@ -73,6 +73,8 @@ def run(fn: Callable[..., Any], num_proc: int, args: Sequence[Any] = (), *, data
         raise InvalidStateError("run: there is no SparkContext in this process. Create a SparkSession, which is not one of Spark Connect")
     if num_proc < 1:
         raise ValueError(f"num_proc: {num_proc}, but a job has at least 1")
+    if max_restarts < 0:
+        raise ValueError(f"max_restarts: {max_restarts} is negative")
     program = cloudpickle.dumps((fn, tuple(args)))
     partitions = _partitions(context, num_proc, data)
     for restart in range(max_restarts + 1):

@@ -13,7 +13,7 @@ import unittest
 
 import support
 
-support.need("numpy", "ray", "cloudpickle")
+support.need("numpy", "ray", "pandas", "pyarrow")
 
 # A busy machine takes long to start Ray. Ray reports nothing to anybody.
 os.environ.update(RAY_raylet_start_wait_time_s="200", RAY_USAGE_STATS_ENABLED="0", RAY_enable_worker_prestart="0")
@@ -230,6 +230,7 @@ class Launch(unittest.TestCase):
 
     def test_arguments(self):
         for wrong, options in (("num_workers: 0", {"num_workers": 0}), ("store: 'disk'", {"store": "disk"}),
+                               ("max_restarts: -1", {"max_restarts": -1}),
                                ("min_workers: 3", {"min_workers": 3}), ("outlive every rank", {"min_workers": 1, "store": "rank"})):
             with self.assertRaisesRegex(ValueError, wrong):
                 ddp.ray.launch(sums, **{"num_workers": 2, "args": (1,), **options})

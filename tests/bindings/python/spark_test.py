@@ -235,6 +235,8 @@ class Run(unittest.TestCase):
     def test_arguments(self):
         with self.assertRaisesRegex(ValueError, "num_proc: 0"):
             ddp.spark.run(sums, 0, (1,))
+        with self.assertRaisesRegex(ValueError, "max_restarts: -1"):
+            ddp.spark.run(sums, 1, (1,), max_restarts=-1)
 
 
 class Workers(unittest.TestCase):
