@@ -3,6 +3,7 @@
     dask_test.py EXAMPLE
 """
 import os
+import pathlib
 import secrets
 import signal
 import subprocess
@@ -19,7 +20,10 @@ from distributed import Client, KilledWorker, LocalCluster, wait  # noqa: E402
 
 import ddp  # noqa: E402
 
-SOON_S = 100
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "support"))
+from slack import SLACK  # noqa: E402  (tests/support)
+
+SOON_S = 100 * SLACK
 
 
 def failing(rank, uri, secret):

@@ -12,6 +12,6 @@ python = folder / "bin" / "python"
 if not python.exists():
     venv.create(folder, with_pip=True)
 install = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--retries", "1", *packages]
-done = subprocess.run(install, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=250, check=False)
+done = subprocess.run(install, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=480, check=False)
 if done.returncode != 0:
     print(f"skipped: pip cannot get {', '.join(packages)}\n{done.stdout}")

@@ -30,7 +30,10 @@ from pyspark.sql import SparkSession  # noqa: E402
 import ddp  # noqa: E402
 import ddp.spark  # noqa: E402
 
-SOON_S = 60  # for what takes seconds on an idle machine
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "support"))
+from slack import SLACK  # noqa: E402  (tests/support)
+
+SOON_S = 100 * SLACK  # for what takes seconds on an idle machine
 
 
 def sums(count):
