@@ -253,7 +253,8 @@ class Workers(unittest.TestCase):
         script.chmod(0o755)
         self.spark = session("local-cluster[2,2,600]", {
             "spark.executor.memory": "600m", "spark.worker.resource.gpu.amount": "2", "spark.worker.resource.gpu.discoveryScript": str(script),
-            "spark.executor.resource.gpu.amount": "1", "spark.task.resource.gpu.amount": "1", "spark.executor.cores": "2"})
+            "spark.executor.resource.gpu.amount": "1", "spark.task.resource.gpu.amount": "1", "spark.executor.cores": "2",
+            "spark.eventLog.enabled": "false"})
         self.addCleanup(shutil.rmtree, pathlib.Path(pyspark.__file__).with_name("work"), ignore_errors=True)  # of the executors
         self.addCleanup(self.spark.stop)
 
