@@ -299,10 +299,12 @@ TEST_F(DeviceFailureTest, WhatFailsLaterBreaksTheGroup) {
     options.flags = DDP_GROUP_NO_MATCH_CHECK;
     // A lost connection alone does not say which end is at fault.
     for (const auto& [status, at_fault] :
-         {std::pair{DDP_ERROR_UNAVAILABLE, -1}, std::pair{DDP_ERROR_IO, 0}})
+         {std::pair{DDP_ERROR_UNAVAILABLE, -1}, std::pair{DDP_ERROR_IO, 0}}) {
+        std::latch committed(2);  // the plug is that of both ranks
         on_ranks(options, [&, status = status, at_fault = at_fault](int rank, ddp_group* group) {
             DeviceModel model(group, {64}, true, {rank});
             model.context.commit();
+            committed.arrive_and_wait();
             if (rank == 0) {
                 model.give(0, 1);
                 fail_stream_backend(status);
@@ -317,6 +319,7 @@ TEST_F(DeviceFailureTest, WhatFailsLaterBreaksTheGroup) {
             wait_until_broken(group);
             EXPECT_NE(ddp_group_status(group, nullptr), DDP_OK);
         });
+    }
 }
 
 // Another group takes over, with new buckets. The memory of a hook that travels meanwhile is freed,
