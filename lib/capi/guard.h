@@ -115,11 +115,16 @@ inline void require_flags(std::uint32_t flags, std::uint32_t known) {
         fail_call(DDP_ERROR_UNSUPPORTED, "flags has unknown bits 0x", std::hex, flags & ~known);
 }
 
-// A user's pointer with the function that ends it (may be NULL).
-inline std::shared_ptr<void> owned(void* user_data, void (*destroy)(void*)) {
-    return {user_data, [destroy](void* data) {
-                if (destroy) destroy(data);
-            }};
+// Calls take(pointer) with a user's pointer that calls `destroy` (may be NULL) when the last copy of
+// it goes. Where take() throws, the pointer stays the user's, and nobody calls `destroy`.
+template <class Take>
+void take_over(void* user_data, void (*destroy)(void*), Take take) {
+    const auto taken = std::make_shared<bool>(false);
+    const std::shared_ptr<void> owned(user_data, [destroy, taken](void* data) {
+        if (*taken && destroy) destroy(data);
+    });
+    take(owned);
+    *taken = true;
 }
 
 inline std::string text_or(const char* text, const char* otherwise) {

@@ -42,8 +42,9 @@ ddp_status ddp_set_comm_hook(ddp_context* context, ddp_comm_hook_fn fn, void* us
                              void (*destroy)(void*), ddp_error** error) {
     return guard(error, "ddp_set_comm_hook", [&] {
         Context& c = between_steps(context);
-        auto state = owned(user_data, destroy);
-        c.set_hook(fn ? std::make_shared<UserHook>(fn, std::move(state)) : nullptr);
+        take_over(user_data, destroy, [&](const std::shared_ptr<void>& state) {
+            c.set_hook(fn ? std::make_shared<UserHook>(fn, state) : nullptr);
+        });
     });
 }
 
@@ -74,15 +75,20 @@ ddp_status ddp_hook_then(ddp_context* context, ddp_bucket_fn fn, void* user_data
                       "with DDP_CONTEXT_SKIP_NONFINITE ranks agree to skip a step after its last "
                       "bucket, and the function would have updated the model by then; use "
                       "DDP_CONTEXT_REFUSE_NONFINITE");
-        c.set_hook(std::make_shared<ThenHook>(c.hook(), fn, owned(user_data, destroy),
-                                              (flags & DDP_WORK_ANY_THREAD) != 0));
+        take_over(user_data, destroy, [&](const std::shared_ptr<void>& state) {
+            c.set_hook(std::make_shared<ThenHook>(c.hook(), fn, state,
+                                                  (flags & DDP_WORK_ANY_THREAD) != 0));
+        });
     });
 }
 
 ddp_status ddp_set_buffer_hook(ddp_context* context, ddp_buffer_hook_fn fn, void* user_data,
                                void (*destroy)(void*), ddp_error** error) {
     return guard(error, "ddp_set_buffer_hook", [&] {
-        between_steps(context).buffers().set_hook({fn, owned(user_data, destroy)});
+        Context& c = between_steps(context);
+        take_over(user_data, destroy, [&](const std::shared_ptr<void>& state) {
+            c.buffers().set_hook({fn, state});
+        });
     });
 }
 

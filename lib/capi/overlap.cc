@@ -17,6 +17,9 @@ ddp_status ddp_wait_param(ddp_context* context, ddp_param param, ddp_error** err
 ddp_status ddp_set_reduced_callback(ddp_context* context, ddp_reduced_fn fn, void* user_data,
                                     void (*destroy)(void*), ddp_error** error) {
     return guard(error, "ddp_set_reduced_callback", [&] {
-        between_steps(context).set_reduced_callback({fn, owned(user_data, destroy)});
+        Context& c = between_steps(context);
+        take_over(user_data, destroy, [&](const std::shared_ptr<void>& state) {
+            c.set_reduced_callback({fn, state});
+        });
     });
 }

@@ -82,16 +82,18 @@ ddp_status ddp_set_update(ddp_context* context, ddp_update_fn fn, void* user_dat
     return guard(error, "ddp_set_update", [&] {
         Results& results = between_steps(context).committed().results();
         results.require_updates();
-        const std::shared_ptr<void> data = owned(user_data, destroy);
-        if (!fn) return results.set_updates({}, 0);
-        results.set_updates(
-            {[fn, data](const std::vector<const ddp_piece*>& pieces) {
-                ddp_error* failure = nullptr;
-                const ddp_status status = fn(data.get(), pieces.data(), pieces.size(), &failure);
-                if (status != DDP_OK)
-                    throw Error(take_user_error(status, failure, "the function of ddp_set_update"));
-            }},
-            kUpdatesInStep);
+        take_over(user_data, destroy, [&](const std::shared_ptr<void>& data) {
+            if (!fn) return results.set_updates({}, 0);
+            results.set_updates({[fn, data](const std::vector<const ddp_piece*>& pieces) {
+                                    ddp_error* failure = nullptr;
+                                    const ddp_status status =
+                                        fn(data.get(), pieces.data(), pieces.size(), &failure);
+                                    if (status != DDP_OK)
+                                        throw Error(take_user_error(
+                                            status, failure, "the function of ddp_set_update"));
+                                }},
+                                kUpdatesInStep);
+        });
     });
 }
 

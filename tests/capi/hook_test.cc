@@ -262,6 +262,24 @@ TEST(HookOwnership, UserDataIsDestroyedOnceOnReplacementOrFree) {
     EXPECT_EQ(second.destroyed, 1);
 }
 
+// The context refuses it because of the hook that is there.
+TEST(HookOwnership, ARefusedContinuationStaysTheCallers) {
+    on_ranks(1, [](int, ddp_group* group) {
+        int destroyed = 0;
+        Model m(group, {3}, true);
+        m.context.use_hook("noop");
+        std::int32_t norm = -1;
+        ASSERT_EQ(ddp_track_grad_norm(m.context.get(), 2, nullptr, 0, &norm, nullptr), DDP_OK);
+        EXPECT_EQ(
+            ddp_hook_then(
+                m.context.get(),
+                [](void*, ddp_group*, ddp_bucket*, ddp_error**) -> ddp_status { return DDP_OK; },
+                &destroyed, [](void* data) { ++*static_cast<int*>(data); }, 0, nullptr),
+            DDP_ERROR_UNSUPPORTED);
+        EXPECT_EQ(destroyed, 0);
+    });
+}
+
 // In a session where one cell failed: the next context says that the group was broken before, and
 // by what.
 TEST(FailedHook, TheNextContextSaysThatTheGroupIsBroken) {
