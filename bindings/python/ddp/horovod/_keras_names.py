@@ -1,4 +1,4 @@
-"""The functions that ddp.horovod.keras and ddp.horovod.tensorflow.keras have in common."""
+"""The names that ddp.horovod.keras and ddp.horovod.tensorflow.keras have in common."""
 # mypy: ignore-errors
 # TensorFlow may not be there.
 from __future__ import annotations
@@ -6,11 +6,22 @@ from __future__ import annotations
 from typing import Any, Optional
 
 from . import _tensorflow_ops as tensors
+from ._calls import allgather_object, broadcast_object
 from ._gradients import Gradients
-from ._job import ProcessSet, global_process_set
+from ._job import (ProcessSet, add_process_set, ccl_built, cross_rank, cross_size, cuda_built, ddl_built, global_process_set, gloo_built,
+                   gloo_enabled, init, is_initialized, local_rank, local_size, mpi_built, mpi_enabled, mpi_threads_supported, nccl_built,
+                   rank, remove_process_set, rocm_built, shutdown, size)
 from ._keras import distributed_optimizer
 from ._tensorflow_compression import Compression
 from ._tensorflow_ops import Average, Sum
+
+__all__ = [
+    "Average", "Compression", "DistributedOptimizer", "ProcessSet", "Sum", "add_process_set", "allgather", "allgather_object",
+    "allreduce", "broadcast", "broadcast_object", "ccl_built", "cross_rank", "cross_size", "cuda_built", "ddl_built",
+    "global_process_set", "gloo_built", "gloo_enabled", "init", "is_initialized", "local_rank", "local_size", "mpi_built",
+    "mpi_enabled", "mpi_threads_supported", "nccl_built", "rank", "reducescatter", "remove_process_set", "rocm_built", "shutdown",
+    "size",
+]
 
 
 def DistributedOptimizer(optimizer: Any, name: Any = None, device_dense: str = "", device_sparse: str = "",

@@ -14,21 +14,10 @@ from functools import partial as _partial
 
 from tensorflow import keras as _keras
 
-from ..._calls import allgather_object, broadcast_object
-from ..._job import (ProcessSet, add_process_set, ccl_built, cross_rank, cross_size, cuda_built, ddl_built, global_process_set, gloo_built,
-                     gloo_enabled, init, is_initialized, local_rank, local_size, mpi_built, mpi_enabled, mpi_threads_supported, nccl_built,
-                     rank, remove_process_set, rocm_built, shutdown, size)
-from ..._keras_names import DistributedOptimizer, allgather, allreduce, broadcast, load_model_with as _load_model_with, reducescatter
-from ..._tensorflow_compression import Compression
-from ..._tensorflow_ops import Average, Sum
+from ... import _keras_names
+from ..._keras_names import *  # noqa: F403
 from . import callbacks, elastic
 
-load_model = _partial(_load_model_with, _keras)
+load_model = _partial(_keras_names.load_model_with, _keras)
 
-__all__ = [
-    "Average", "Compression", "DistributedOptimizer", "ProcessSet", "Sum", "add_process_set", "allgather", "allgather_object",
-    "allreduce", "broadcast", "broadcast_object", "callbacks", "ccl_built", "cross_rank", "cross_size", "cuda_built", "ddl_built",
-    "elastic", "global_process_set", "gloo_built", "gloo_enabled", "init", "is_initialized", "load_model", "local_rank", "local_size",
-    "mpi_built", "mpi_enabled", "mpi_threads_supported", "nccl_built", "rank", "reducescatter", "remove_process_set", "rocm_built",
-    "shutdown", "size",
-]
+__all__ = [*_keras_names.__all__, "callbacks", "elastic", "load_model"]
