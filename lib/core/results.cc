@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "core/captured_step.h"
+#include "core/step_check.h"
 #include "core/step_votes.h"
 #include "core/unused.h"
 #include "util/error.h"
@@ -349,7 +350,8 @@ void Results::settle(const ddp_bucket& bucket, const BucketTensor& tensor, bool 
     parts_.gradients.at(s, [&](auto& side) {
         wanted ? side.take_result(bucket, tensor, s) : side.give_back(bucket, tensor, s);
     });
-    for (const auto& observer : parts_.observers.all) observer->on_result(tensor.param, s, wanted);
+    if (wanted && parts_.observers.unused) parts_.observers.unused->on_result(tensor.param);
+    if (parts_.observers.check) parts_.observers.check->on_result(tensor.param, s);
 }
 
 void Results::finish_unused() {

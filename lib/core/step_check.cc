@@ -139,7 +139,7 @@ void StepCheck::on_bucket(ReducerParts& parts, const ddp_bucket& bucket) {
                 parts.queue.break_with(std::move(*error), static_cast<std::size_t>(bucket.index)));
 }
 
-void StepCheck::on_result(std::int32_t param, const Gradient& gradient, bool) {
+void StepCheck::on_result(std::int32_t param, const Gradient& gradient) {
     Seen& g = at(param);
     g.has_result = g.announced;
     if (!g.announced) return;

@@ -26,7 +26,8 @@ public:
     // Before results overwrite what the program has written. Breaks the group for what is wrong
     // with a gradient.
     void on_bucket(ReducerParts& parts, const ddp_bucket& bucket) override;
-    void on_result(std::int32_t param, const Gradient& gradient, bool) override;
+    // A gradient is final.
+    void on_result(std::int32_t param, const Gradient& gradient);
     // No rank goes on before all have found nothing: an error that one of them finds is that of
     // this step on each.
     void on_end(ReducerParts& parts) override;

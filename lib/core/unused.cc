@@ -59,10 +59,6 @@ void Unused::warn_of_leftover(std::int32_t param, const Gradient& gradient, std:
         "silence this");
 }
 
-void Unused::on_result(std::int32_t param, const Gradient&, bool wanted) {
-    if (wanted) has_result_[static_cast<std::size_t>(param)] = true;
-}
-
 void Unused::on_forget() {
     std::fill(here_.begin(), here_.end(), std::uint8_t{0});
     work_ = nullptr;
