@@ -11,6 +11,8 @@
  *     save=FOLDER      a checkpoint after each `save-every` steps
  *     checkpoint=1     shards are kept in the checkpoint only
  *     update=1         pieces are updated in the step (ddp_set_update)
+ *     update=2         and by libddp's own optimizer, block by block where a backend gives blocks;
+ *                      each rank owns elements of every parameter
  *     accumulate=N     the optimizer runs in each Nth step, and the steps before it are not synced
  *     die=PLACE die-at=N die-after=US
  *                      kills itself so long after it has come to this place for the Nth time: join, meet, recall, recalled, step,
@@ -58,6 +60,7 @@ typedef struct state {
 static struct {
     ddp_elastic* elastic;
     ddp_context* context;
+    ddp_optimizer* optimizer;
     ddp_error* error;
     float* values[PARAMS];
     double seen;       /* a buffer: counts forward passes */
@@ -111,12 +114,12 @@ static float first_value(int param, long i) {
     return (float)((param * 3 + i) % 17) * 0.125F;
 }
 
-/* The optimizer, element by element. */
+/* The optimizer, element by element. That of libddp has no squares. */
 static void update(float* value, const float* gradient, float* momentum, double* squares,
                    long count) {
     for (long i = 0; i < count; ++i) {
         momentum[i] = 0.75F * momentum[i] + gradient[i];
-        squares[i] += (double)gradient[i] * (double)gradient[i];
+        if (want.update != 2) squares[i] += (double)gradient[i] * (double)gradient[i];
         value[i] -= 0.01F * momentum[i];
     }
 }
@@ -252,7 +255,7 @@ static void join(double until) {
         desc.data = me.values[p];
         ddp_param param;
         check(ddp_register_param(me.context, &desc, &param, &me.error));
-        if (p % 3 != 0)
+        if (p % 3 != 0 && want.update != 2)
             check(ddp_set_owner(me.context, param,
                                 p % 3 == 1 ? DDP_OWNER_WHOLE : DDP_OWNER_REPLICATED, 0, &me.error));
     }
@@ -266,17 +269,53 @@ static void join(double until) {
     buffer.data = &me.seen;
     check(ddp_register_buffer(me.context, &buffer, &me.error));
     check(ddp_commit(me.context, &me.error));
-    if (want.update) check(ddp_set_update(me.context, update_bucket, NULL, NULL, &me.error));
+    if (want.update == 1) check(ddp_set_update(me.context, update_bucket, NULL, NULL, &me.error));
     check(ddp_elastic_add_context(me.elastic, me.context, &me.error));
     check(ddp_elastic_add_state(me.elastic, "committed", &me.committed, sizeof me.committed,
                                 &me.error));
 }
 
 static void leave(void) {
+    ddp_optimizer_free(me.optimizer);
+    me.optimizer = NULL;
     ddp_context_free(me.context);
     me.context = NULL;
     ddp_elastic_free(me.elastic);
     me.elastic = NULL;
+}
+
+/* Messages of errors have no line ends of their own. Whether others go on. */
+static int failed(const char* what) {
+    printf("failed %s: %s\n", what, ddp_error_message(me.error));
+    if (ddp_group_status(ddp_elastic_group(me.elastic), NULL) == DDP_OK) end();
+    forget_error();
+    return 0;
+}
+
+/* Its state is that of this rank's pieces, or becomes it. */
+static void copy_state_of_optimizer(int to) {
+    for (int k = 0; k < ddp_optimizer_state_count(me.optimizer); ++k) {
+        ddp_optimizer_state its = {.struct_size = sizeof its};
+        check(ddp_optimizer_state_get(me.optimizer, k, &its, &me.error));
+        int i = 0;
+        while (me.piece[i].param != its.param) ++i;
+        const int steps = strcmp(its.name, "step") == 0;
+        void* mine = steps ? (void*)&me.own[i].updates : (void*)me.own[i].momentum;
+        const size_t bytes = (size_t)its.count * (steps ? sizeof(int64_t) : sizeof(float));
+        memcpy(to ? its.data : mine, to ? mine : its.data, bytes);
+    }
+}
+
+/* Whether no rank was lost meanwhile. */
+static int make_optimizer(void) {
+    ddp_optimizer_free(me.optimizer);
+    me.optimizer = NULL;
+    if (ddp_optimizer_create(me.context, "sgd", "lr=0.01,momentum=0.75", &me.optimizer,
+                             &me.error) != DDP_OK)
+        return failed("optimizer");
+    copy_state_of_optimizer(1);
+    check(ddp_optimizer_in_step(me.optimizer, 1, &me.error));
+    return 1;
 }
 
 static void make_pieces(void) {
@@ -302,14 +341,6 @@ static void name_arrays(int with_values) {
             check(ddp_shard_array(me.context, "value", piece->param, piece->first, piece->count,
                                   DDP_F32, piece->value, piece->replicated, &me.error));
     }
-}
-
-/* Messages of errors have no line ends of their own. Whether others go on. */
-static int failed(const char* what) {
-    printf("failed %s: %s\n", what, ddp_error_message(me.error));
-    if (ddp_group_status(ddp_elastic_group(me.elastic), NULL) == DDP_OK) end();
-    forget_error();
-    return 0;
 }
 
 static ddp_keep where(void) {
@@ -376,6 +407,7 @@ static int take_state(ddp_elastic_step* now) {
         now->step = load();
         if (now->step < 0 || !keep(now->step, (long)now->roster)) return 0;
     }
+    if (want.update == 2 && !make_optimizer()) return 0;
     verify(now->step);
     at("recalled");
     return 1;
@@ -411,13 +443,13 @@ static int step(const ddp_elastic_step* now) {
     at("finalize");
     if (status == DDP_OK) status = ddp_finalize(me.context, &me.error);
     if (status != DDP_OK) return failed("step");
-    if (ends_window(now->step)) {
-        if (!want.update) {
-            at("optimizer");
-            for (int i = 0; i < me.pieces; ++i) apply(i);
-            at("publish");
-            if (ddp_publish(me.context, &me.error) != DDP_OK) return failed("publish");
-        }
+    if (want.update == 2) {
+        copy_state_of_optimizer(0);
+    } else if (ends_window(now->step) && !want.update) {
+        at("optimizer");
+        for (int i = 0; i < me.pieces; ++i) apply(i);
+        at("publish");
+        if (ddp_publish(me.context, &me.error) != DDP_OK) return failed("publish");
     }
     ++me.committed;
     at("commit");

@@ -48,8 +48,8 @@ class Storm(storms.Storm):
         self.every = chance.choice((1, 1, 2, 3))
         self.world = chance.choice((3, 4, 4, 5))
         self.settings = {"backend": backend or chance.choice(BACKENDS), "max": self.world + 1, "steps": 1_000_000, "every": self.every,
-                         "pause": chance.choice((300, 1500, 4000)), "size": chance.choice((20, 700, 5000)),
-                         "update": int(chance.random() < 0.3), "accumulate": chance.choice((1, 1, 1, 2))}
+                         "pause": chance.choice((300, 1500, 4000)), "size": chance.choice((20, 700, 5000, 60_000)),
+                         "update": chance.choices((0, 1, 2), (6, 2, 2))[0], "accumulate": chance.choice((1, 1, 1, 2))}
         self.ranks, self.done = [], 0
 
     def bad(self, line):

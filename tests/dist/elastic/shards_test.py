@@ -47,6 +47,15 @@ class Shards(unittest.TestCase):
                 for said in self.finish([ranks[0], ranks[1], ranks[3]], 30):
                     self.assertIn("of 3\n", said)
 
+    def test_a_rank_dies_where_an_optimizer_in_the_step_updates(self):
+        """Whole buckets over tcp, and blocks of 64 KiB in shared memory, of which some have new values and others have not."""
+        for backend, after in (("tcp", 0), ("tcp", 500), ("shm", 0), ("shm", 200), ("shm", 500), ("shm", 1000), ("shm", 2000)):
+            with self.subTest(backend=backend, after=after), self.job(backend=backend, min=2, steps=30, update=2, size=100_000) as job:
+                ranks = self.begun(job, {}, {}, {"die": "step", "die_at": 5, "die_after": after})
+                ranks[2].wait(BOUND_S)
+                for said in self.finish(ranks[:2], 30):
+                    self.assertIn("of 2\n", said)
+
     def test_a_rank_dies_while_shards_are_recalled(self):
         for place, after in (("meet", 0), ("recall", 0), ("recall", 3000), ("recall", 10_000), ("recalled", 0)):
             with self.subTest(place=place, after=after), self.job(min=2, max=5, steps=150) as job:
