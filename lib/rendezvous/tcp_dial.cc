@@ -68,7 +68,7 @@ struct Final {
 
 std::unique_ptr<wire::Channel> dial(const SocketAddress& address, const wire::Key& key,
                                     const Deadline& deadline) {
-    wire::Dial dial(address, store_identity(), key, wire::Protection::kTls);
+    wire::Dial dial(address, store_identity(), key, wire::Protection::kEncrypted);
     std::unique_ptr<wire::Channel> channel;
     try {
         while (!(channel = dial.advance())) {

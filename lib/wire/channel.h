@@ -6,8 +6,8 @@
 // server looks up the key for it. Nothing of what a stranger sends is read beyond the handshake
 // itself.
 //
-// The protection decides what follows: TLS records, bytes with a message authentication code, or
-// plain bytes.
+// The protection decides what follows: encrypted frames, whose keys the handshake exports, or plain
+// bytes.
 #pragma once
 
 #include <sys/uio.h>
@@ -30,9 +30,8 @@ namespace libddp::wire {
 // After the handshake. Both ends must use the same: it is part of what the handshake authenticates.
 // Tables have names in this order.
 enum class Protection {
-    kTls,    // encrypted and authenticated
-    kAuth,   // authenticated, not encrypted
-    kPlain,  // neither: only the peer was proved
+    kEncrypted,  // and authenticated
+    kPlain,      // neither: only the peer was proved
 };
 
 // A connection that passed its handshake. One thread at a time uses it. Never blocks.

@@ -76,7 +76,7 @@ private:
 // The buffers of a connection grow from the first size to the second while they are filled. Longer
 // ones would leave the cache of a processor before they are emptied.
 constexpr std::size_t kSmall = std::size_t{4} << 10;
-constexpr std::size_t kLarge = std::size_t{128} << 10;
+constexpr std::size_t kLarge = 2 * Frames::whole(Frames::kLongest);
 
 // Bytes between two ends of a piece of memory.
 struct Buffer {
@@ -166,15 +166,13 @@ public:
         if (size != buffer_.size || buffer_.begin > 0) buffer_.move_to_front(size);
         return buffer_.bytes.get() + buffer_.end;
     }
-    void add(std::size_t bytes) { buffer_.end += bytes; }
 
-    // Brings `most` bytes at most, with room for `missing` at least. False: the kernel has nothing
-    // now.
-    bool fill(std::size_t missing, std::size_t most = kLarge) {
+    // With room for `missing` bytes at least. False: the kernel has nothing now.
+    bool fill(std::size_t missing) {
         unsigned char* to = room(missing);
-        iovec piece{to, std::min(buffer_.size - buffer_.end, most)};
+        iovec piece{to, buffer_.size - buffer_.end};
         const std::size_t count = receive_pieces(fd_, &piece, 1);
-        add(count);
+        buffer_.end += count;
         brought_ += count;
         full_ = buffer_.end == buffer_.size;
         if (count == 0) rest();
@@ -198,11 +196,17 @@ private:
     std::size_t brought_ = 0;  // since the kernel had nothing
 };
 
-// The common part of TLS and frames. After a failure a direction no longer knows where it is:
-// another call could repeat a nonce, or read from the middle of a frame.
-class ProtectedChannel : public Channel {
+// ---- kEncrypted
+
+// Frames from the caller's memory to the kernel, and back, encrypted and opened on the way. After a
+// failure a direction no longer knows where it is: another call could repeat a nonce, or read from
+// the middle of a frame.
+class EncryptedChannel final : public Channel {
 public:
-    std::size_t send(const iovec* list, int count) final {
+    EncryptedChannel(Descriptor fd, Frames out, Frames in)
+        : Channel(std::move(fd)), out_(std::move(out)), in_(std::move(in)) {}
+
+    std::size_t send(const iovec* list, int count) override {
         const Cryptography inside;
         inside.require();
         receiving_.check();
@@ -211,8 +215,12 @@ public:
         std::size_t taken = 0;
         try {
             while (parts.left() > 0 && taken < kOneCall) {
-                const std::size_t size = write(parts);
-                if (size == 0) break;
+                const std::size_t size = std::min(parts.left(), Frames::kLongest);
+                unsigned char* to =
+                    outgoing_.room(Frames::whole(size), Frames::whole(parts.left() - size));
+                if (to == nullptr) break;
+                out_.seal(parts, size, to);
+                outgoing_.add(Frames::whole(size));
                 parts.skip(size);
                 taken += size;
             }
@@ -223,13 +231,13 @@ public:
         return taken;
     }
 
-    bool flush() final {
+    bool flush() override {
         receiving_.check();
         sending_.check();
         return outgoing_.flush();
     }
 
-    std::size_t receive(const iovec* list, int count) final {
+    std::size_t receive(const iovec* list, int count) override {
         const Cryptography inside;
         inside.require();
         receiving_.check();
@@ -237,10 +245,8 @@ public:
         std::size_t came = 0;
         try {
             while (parts.left() > 0 && came < kOneCall) {
-                if (ready_ > 0)
-                    came += take_ready(parts);
-                else if (!read(parts, came))
-                    break;
+                if (opened_ == 0 && !open_next(parts, came)) break;
+                if (opened_ > 0) came += take_opened(parts);
             }
         } catch (...) {
             receiving_.keep(came);
@@ -248,261 +254,52 @@ public:
         return came;
     }
 
-protected:
-    explicit ProtectedChannel(Descriptor fd) : Channel(std::move(fd)) {}
-
-    // Sends bytes from the front of `parts`, or puts them into outgoing_. Returns how many; 0:
-    // there is no room now.
-    virtual std::size_t write(const Parts& parts) = 0;
-    // Reads what comes next: adds to `came` what it puts at the front of `parts`, or calls
-    // set_ready(). False: nothing more came.
-    virtual bool read(Parts& parts, std::size_t& came) = 0;
-
-    // So many bytes at the front of incoming_ are for the caller, and so many after them for
-    // nobody.
-    void set_ready(std::size_t bytes, std::size_t tail) {
-        ready_ = bytes;
-        tail_ = tail;
+private:
+    // Opens the next frame into `parts`, or where it is. False: it has not come as a whole.
+    bool open_next(Parts& parts, std::size_t& came) {
+        const std::size_t held = incoming_.held();
+        if (held < Frames::kHeader) return incoming_.fill(Frames::kHeader - held);
+        const std::optional<std::size_t> size = Frames::content_size(incoming_.front());
+        if (!size) fail(DDP_ERROR_PERMISSION_DENIED, kChanged);
+        if (held < Frames::whole(*size)) return incoming_.fill(Frames::whole(*size) - held);
+        iovec pieces[kPieces];
+        std::size_t listed = *size;
+        int count = parts.slice(pieces, kPieces, listed);
+        const bool straight = listed == *size;
+        if (!straight) {
+            pieces[0] = {incoming_.front() + Frames::kHeader, *size};
+            count = 1;
+        }
+        if (!in_.open(incoming_.front(), pieces, count))
+            fail(DDP_ERROR_PERMISSION_DENIED, kChanged);
+        if (straight) {
+            incoming_.skip(Frames::whole(*size));
+            parts.skip(*size);
+            came += *size;
+        } else {
+            incoming_.skip(Frames::kHeader);
+            opened_ = *size;
+        }
+        return true;
     }
 
-    Outgoing outgoing_{fd()};
-    Incoming incoming_{fd()};
-
-private:
-    std::size_t take_ready(Parts& parts) {
-        const std::size_t size = std::min(ready_, parts.left());
+    std::size_t take_opened(Parts& parts) {
+        const std::size_t size = std::min(opened_, parts.left());
         parts.copy_in(incoming_.front(), size);
         parts.skip(size);
-        ready_ -= size;
-        incoming_.skip(ready_ == 0 ? size + tail_ : size);
+        opened_ -= size;
+        incoming_.skip(opened_ == 0 ? size + Frames::kTail : size);
         return size;
     }
 
+    Frames out_;
+    Frames in_;
+    Outgoing outgoing_{fd()};
+    Incoming incoming_{fd()};
+    std::size_t opened_ = 0;  // bytes at the front of incoming_ that are for the caller
     Failure sending_;
     // ends sending, too; what the peer has sent can be read although nothing can be sent to it
     Failure receiving_;
-    std::size_t ready_ = 0;
-    std::size_t tail_ = 0;
-};
-
-// ---- kTls
-
-// TLS 1.3 after the handshake (RFC 8446, 5). OpenSSL's own record layer would copy each byte twice
-// more at either end: this one encrypts from the caller's memory and decrypts into it.
-class TlsChannel final : public ProtectedChannel {
-public:
-    TlsChannel(Descriptor fd, Records out, Records in)
-        : ProtectedChannel(std::move(fd)), out_(std::move(out)), in_(std::move(in)) {}
-
-private:
-    // A handshake message that asks for no answer (RFC 8446, 4.6.3).
-    static constexpr unsigned char kKeyUpdate[] = {24, 0, 0, 1, 0};
-    static constexpr unsigned char kCloseNotify = 0;
-    // Records one after another. OpenSSL has the same bound.
-    static constexpr int kMostWithoutData = 32;
-    // Messages that are not data are shorter. So is other content that is not opened into the
-    // caller's memory.
-    static constexpr std::size_t kShort = 64;
-
-    std::size_t write(const Parts& parts) override {
-        const std::size_t size = std::min(parts.left(), Records::kLongest);
-        const std::size_t most = Records::whole(size) + Records::whole(sizeof kKeyUpdate);
-        unsigned char* to = outgoing_.room(most, Records::whole(parts.left() - size));
-        if (to == nullptr) return 0;
-        if (records_ >= records_of_a_key_) to = replace_key(to);
-        out_.seal(Records::Content::kData, parts, size, to);
-        outgoing_.add(Records::whole(size));
-        ++records_;
-        return size;
-    }
-
-    unsigned char* replace_key(unsigned char* to) {
-        const iovec message{const_cast<unsigned char*>(kKeyUpdate), sizeof kKeyUpdate};
-        out_.seal(Records::Content::kHandshake, Parts(&message, 1), sizeof kKeyUpdate, to);
-        out_.replace_key();
-        outgoing_.add(Records::whole(sizeof kKeyUpdate));
-        records_ = 0;
-        return to + Records::whole(sizeof kKeyUpdate);
-    }
-
-    // Opens the next record where it is, or into `parts`.
-    bool read(Parts& parts, std::size_t& came) override {
-        const std::size_t held = incoming_.held();
-        if (held < Records::kHeader) return incoming_.fill(Records::kHeader - held);
-        const std::optional<std::size_t> size = Records::content_size(incoming_.front());
-        if (!size) fail(DDP_ERROR_PERMISSION_DENIED, kChanged);
-        if (held < Records::whole(*size)) return incoming_.fill(Records::whole(*size) - held);
-        iovec pieces[kPieces];
-        std::size_t listed = *size;
-        const bool straight = *size > kShort && *size <= parts.left();
-        const int count = straight ? parts.slice(pieces, kPieces, listed) : 0;
-        if (!straight || listed < *size) {
-            pieces[0] = {incoming_.front() + Records::kHeader, *size};
-            accept(in_.open(incoming_.front(), *size, pieces, 1), *size);
-            return true;
-        }
-        if (in_.open(incoming_.front(), *size, pieces, count) != Records::Content::kData)
-            fail(DDP_ERROR_PERMISSION_DENIED, kChanged);
-        incoming_.skip(Records::whole(*size));
-        without_data_ = 0;
-        parts.skip(*size);
-        came += *size;
-        return true;
-    }
-
-    // The record at the front has been opened where it is.
-    void accept(std::optional<Records::Content> content, std::size_t size) {
-        const unsigned char* bytes = incoming_.front() + Records::kHeader;
-        if (content == Records::Content::kData && size > 0) {
-            incoming_.skip(Records::kHeader);
-            set_ready(size, Records::kTail);
-            without_data_ = 0;
-            return;
-        }
-        if (++without_data_ > kMostWithoutData)
-            fail(DDP_ERROR_PERMISSION_DENIED, "the other end sends records without data");
-        if (content == Records::Content::kAlert && size == 2) {
-            if (bytes[1] == kCloseNotify) fail(DDP_ERROR_UNAVAILABLE, kConnectionEnded);
-            fail(DDP_ERROR_PERMISSION_DENIED, kChanged, " (alert ", static_cast<int>(bytes[1]),
-                 " of the other end)");
-        }
-        if (content == Records::Content::kHandshake && size == sizeof kKeyUpdate &&
-            std::memcmp(bytes, kKeyUpdate, size - 1) == 0 && bytes[size - 1] <= 1) {
-            in_.replace_key();
-            if (bytes[size - 1] == 1) records_ = records_of_a_key_;  // the peer asks for the same
-        } else if (content != Records::Content::kData) {
-            fail(DDP_ERROR_PERMISSION_DENIED, kChanged);
-        }
-        incoming_.skip(Records::whole(size));
-    }
-
-    Records out_;
-    Records in_;
-    int without_data_ = 0;  // records since the last with data
-    const std::uint64_t records_of_a_key_ = records_of_a_key;
-    std::uint64_t records_ = 0;  // that this end has sent with its key
-};
-
-// ---- kAuth
-
-// A frame: u32 length of the payload, little endian | payload | code of both.
-constexpr std::size_t kHeader = 4;
-constexpr std::size_t kPayload = std::size_t{64} << 10;
-constexpr std::size_t kCode = FrameCodes::kSize;
-// Where so much of a payload is missing, it goes straight to the caller's memory.
-constexpr std::size_t kStraight = std::size_t{8} << 10;
-// Bytes that one call reads ahead into the channel's memory, because several small frames may have
-// come.
-constexpr std::size_t kAhead = std::size_t{16} << 10;
-
-void put_length(unsigned char* to, std::size_t length) {
-    for (std::size_t i = 0; i < kHeader; ++i) to[i] = static_cast<unsigned char>(length >> (8 * i));
-}
-
-std::size_t get_length(const unsigned char* from) {
-    std::size_t length = 0;
-    for (std::size_t i = 0; i < kHeader; ++i)
-        length |= static_cast<std::size_t>(from[i]) << (8 * i);
-    return length;
-}
-
-// Payloads travel between the socket and the caller's memory. The channel keeps only the rest of a
-// frame that the kernel did not take as a whole, and the beginning of one that has not come as a
-// whole.
-class AuthChannel final : public ProtectedChannel {
-public:
-    AuthChannel(Descriptor fd, FrameCodes out, FrameCodes in)
-        : ProtectedChannel(std::move(fd)), out_(std::move(out)), in_(std::move(in)) {}
-
-private:
-    std::size_t write(const Parts& parts) override {
-        if (!outgoing_.flush()) return 0;
-        unsigned char header[kHeader];
-        unsigned char code[kCode];
-        iovec pieces[kPieces + 2];
-        std::size_t size = kPayload;
-        int count = parts.slice(pieces + 1, kPieces, size) + 1;
-        put_length(header, size);
-        pieces[0] = {header, kHeader};
-        out_.begin();
-        for (int i = 0; i < count; ++i) out_.add(pieces[i].iov_base, pieces[i].iov_len);
-        out_.end(code);
-        pieces[count++] = {code, kCode};
-        const std::size_t sent = send_pieces(fd(), pieces, count);
-        const std::size_t whole = kHeader + size + kCode;
-        if (sent < whole) {
-            Parts rest(pieces, count);
-            rest.skip(sent);
-            rest.copy_out(outgoing_.room(whole - sent, 0), whole - sent);
-            outgoing_.add(whole - sent);
-        }
-        return size;
-    }
-
-    // Proves the next frame where it is, or brings it straight to `parts`.
-    bool read(Parts& parts, std::size_t& came) override {
-        const std::size_t held = incoming_.held();
-        if (held < kHeader) return incoming_.fill(kHeader - held, kAhead);
-        const std::size_t size = get_length(incoming_.front());
-        if (size == 0 || size > kPayload) fail(DDP_ERROR_PERMISSION_DENIED, kChanged);
-        const std::size_t whole = kHeader + size + kCode;
-        if (held < whole) {
-            const std::size_t missing = whole - held;
-            if (size <= parts.left() && missing >= kStraight + kCode)
-                return bring_straight(parts, size, came);
-            return incoming_.fill(missing, std::max(missing, kAhead));
-        }
-        in_.begin();
-        in_.add(incoming_.front(), kHeader + size);
-        check(incoming_.front() + kHeader + size);
-        incoming_.skip(kHeader);
-        set_ready(size, kCode);
-        return true;
-    }
-
-    void check(const unsigned char* code) {
-        if (!in_.matches(code)) fail(DDP_ERROR_PERMISSION_DENIED, kChanged);
-    }
-
-    // The rest of a payload of which a part is held already. Each byte is copied once at most.
-    bool bring_straight(Parts& parts, std::size_t size, std::size_t& came) {
-        const std::size_t early = incoming_.held() - kHeader;  // bytes of the payload
-        // the code, and the next frame's header
-        unsigned char tail[kCode + kHeader];
-        iovec pieces[kPieces + 1];
-        Parts rest = parts;
-        rest.skip(early);
-        const std::size_t straight = size - early;
-        std::size_t listed = straight;
-        const int count = rest.slice(pieces, kPieces, listed);
-        if (listed < straight) return incoming_.fill(straight + kCode, straight + kCode);
-        pieces[count] = {tail, sizeof tail};
-        const std::size_t got = receive_pieces(fd(), pieces, count + 1);
-        if (got == 0) return false;
-        if (got < straight + kCode) {
-            const std::size_t payload = std::min(got, straight);
-            unsigned char* to = incoming_.room(got);
-            rest.copy_out(to, payload);
-            std::memcpy(to + payload, tail, got - payload);
-            incoming_.add(got);
-            return true;
-        }
-        parts.copy_in(incoming_.front() + kHeader, early);
-        in_.begin();
-        in_.add(incoming_.front(), kHeader + early);
-        for (int i = 0; i < count; ++i) in_.add(pieces[i].iov_base, pieces[i].iov_len);
-        check(tail);
-        parts.skip(size);
-        came += size;
-        incoming_.skip(kHeader + early);
-        const std::size_t next = got - straight - kCode;
-        std::memcpy(incoming_.room(next), tail + kCode, next);
-        incoming_.add(next);
-        return true;
-    }
-
-    FrameCodes out_;
-    FrameCodes in_;
 };
 
 // ---- kPlain
@@ -538,12 +335,8 @@ public:
 
 }  // namespace
 
-std::unique_ptr<Channel> make_tls_channel(Descriptor fd, Records out, Records in) {
-    return std::make_unique<TlsChannel>(std::move(fd), std::move(out), std::move(in));
-}
-
-std::unique_ptr<Channel> make_auth_channel(Descriptor fd, FrameCodes out, FrameCodes in) {
-    return std::make_unique<AuthChannel>(std::move(fd), std::move(out), std::move(in));
+std::unique_ptr<Channel> make_encrypted_channel(Descriptor fd, Frames out, Frames in) {
+    return std::make_unique<EncryptedChannel>(std::move(fd), std::move(out), std::move(in));
 }
 
 std::unique_ptr<Channel> make_plain_channel(Descriptor fd) {

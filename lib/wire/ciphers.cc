@@ -61,104 +61,75 @@ bool Gcm::matches(const unsigned char* code) {
     return same;
 }
 
-namespace {
-
-// The first bytes of every record after the handshake: data, TLS 1.2.
-constexpr unsigned char kOuter[] = {23, 3, 3};
-
-// The last bytes of a nonce, big endian.
-void add_number(Gcm::Nonce& nonce, std::uint64_t number) {
-    for (std::size_t i = 0; i < 8; ++i)
-        nonce[11 - i] ^= static_cast<unsigned char>(number >> (8 * i));
-}
-
-}  // namespace
-
-void FrameCodes::begin() {
-    Gcm::Nonce nonce{};
-    add_number(nonce, number_++);
-    gcm_.begin(nonce);
-}
-
-Records::Records(const Secret& secret, bool sends, std::uint64_t number)
-    : secret_(secret), gcm_(sends), number_(number) {
+Frames::Frames(const Secret& secret, bool sends)
+    : secret_(secret), gcm_(sends), most_(frames_of_a_key) {
     set_key();
 }
 
-Records::~Records() {
+Frames::~Frames() {
     explicit_bzero(secret_.data(), secret_.size());
 }
 
-void Records::expand(const char* label, unsigned char* to, std::size_t size) const {
-    const std::string name = std::string("tls13 ") + label;
-    const std::string info = std::string(1, '\0') + static_cast<char>(size) +
-                             static_cast<char>(name.size()) + name + '\0';
-    hkdf({reinterpret_cast<const char*>(secret_.data()), secret_.size()}, nullptr, info, to, size);
+void Frames::expand(const char* label, unsigned char* to, std::size_t size) const {
+    hkdf({reinterpret_cast<const char*>(secret_.data()), secret_.size()}, nullptr, label, to, size);
 }
 
-void Records::set_key() {
+void Frames::set_key() {
     require_memory();
     unsigned char key[Gcm::kKeySize];
-    expand("key", key, sizeof key);
+    expand("libddp frame key", key, sizeof key);
     gcm_.set_key(key);
     explicit_bzero(key, sizeof key);
-    expand("iv", mask_.data(), mask_.size());
+    expand("libddp frame mask", mask_.data(), mask_.size());
 }
 
-void Records::replace_key() {
+// Nothing has changed if this fails: two frames with one nonce would give away what is in them.
+void Frames::replace_key() {
     Secret next;
-    expand("traffic upd", next.data(), next.size());
-    // Nothing has changed if this fails: two records with one nonce would give away what is in
-    // them.
-    Records fresh(next, gcm_.sends(), 0);
+    expand("libddp next secret", next.data(), next.size());
+    Frames fresh(next, gcm_.sends());
     explicit_bzero(next.data(), next.size());
+    fresh.most_ = most_;
     *this = std::move(fresh);
 }
 
-void Records::begin(const unsigned char* header) {
+void Frames::begin(const unsigned char* header) {
+    if (number_ == most_) replace_key();
     Gcm::Nonce nonce = mask_;
-    add_number(nonce, number_++);
+    for (std::size_t i = 0; i < 8; ++i)
+        nonce[11 - i] ^= static_cast<unsigned char>(number_ >> (8 * i));
+    ++number_;
     gcm_.begin(nonce);
     gcm_.authenticate(header, kHeader);
 }
 
-void Records::seal(Content kind, const Parts& content, std::size_t size, unsigned char* to) {
-    const std::size_t length = size + kTail;
-    const unsigned char header[kHeader] = {kOuter[0], kOuter[1], kOuter[2],
-                                           static_cast<unsigned char>(length >> 8),
-                                           static_cast<unsigned char>(length)};
-    std::memcpy(to, header, kHeader);
+void Frames::seal(const Parts& content, std::size_t size, unsigned char* to) {
+    unsigned char* const header = to;
+    for (std::size_t i = 0; i < kHeader; ++i) *to++ = static_cast<unsigned char>(size >> (8 * i));
     begin(header);
-    to += kHeader;
     content.each(size, [&](const iovec& piece) {
         gcm_.crypt(piece.iov_base, piece.iov_len, to);
         to += piece.iov_len;
     });
-    const auto what = static_cast<unsigned char>(kind);
-    gcm_.crypt(&what, 1, to);
-    gcm_.end(to + 1);
+    gcm_.end(to);
 }
 
-std::optional<std::size_t> Records::content_size(const unsigned char* header) {
-    const std::size_t length = static_cast<std::size_t>(header[3]) << 8 | header[4];
-    if (std::memcmp(header, kOuter, sizeof kOuter) != 0 || length < kTail ||
-        length > kLongest + kTail)
-        return std::nullopt;
-    return length - kTail;
+std::optional<std::size_t> Frames::content_size(const unsigned char* header) {
+    std::size_t size = 0;
+    for (std::size_t i = 0; i < kHeader; ++i)
+        size |= static_cast<std::size_t>(header[i]) << (8 * i);
+    if (size == 0 || size > kLongest) return std::nullopt;
+    return size;
 }
 
-std::optional<Records::Content> Records::open(const unsigned char* record, std::size_t size,
-                                              const iovec* pieces, int count) {
-    begin(record);
-    const unsigned char* from = record + kHeader;
+bool Frames::open(const unsigned char* frame, const iovec* pieces, int count) {
+    begin(frame);
+    const unsigned char* from = frame + kHeader;
     for (int i = 0; i < count; ++i) {
         gcm_.crypt(from, pieces[i].iov_len, pieces[i].iov_base);
         from += pieces[i].iov_len;
     }
-    unsigned char kind = 0;
-    gcm_.crypt(record + kHeader + size, 1, &kind);
-    if (!gcm_.matches(record + kHeader + size + 1)) return std::nullopt;
-    return static_cast<Content>(kind);
+    return gcm_.matches(from);
 }
 
 }  // namespace libddp::wire

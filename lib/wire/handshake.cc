@@ -39,13 +39,12 @@ constexpr char kReady = 'r';
 // The name that the handshake authenticates beside the identity (ALPN): both ends are libddp and
 // use the same protection.
 std::string_view application(Protection protection) {
-    static constexpr std::string_view kNames[] = {"libddp tls 1", "libddp auth 1",
-                                                  "libddp plain 1"};
+    static constexpr std::string_view kNames[] = {"libddp encrypted 1", "libddp plain 1"};
     return kNames[static_cast<int>(protection)];
 }
 
 const char* words(Protection protection) {
-    static constexpr const char* kWords[] = {"encrypted", "authenticated", "plain"};
+    static constexpr const char* kWords[] = {"encrypted", "plain"};
     return kWords[static_cast<int>(protection)];
 }
 
@@ -238,45 +237,6 @@ private:
     bool replayed_ = false, noted_ = false;
 };
 
-// The secrets of the records of both ends.
-class TrafficSecrets {
-public:
-    TrafficSecrets() = default;
-    ~TrafficSecrets() { explicit_bzero(secrets_, sizeof secrets_); }
-    TrafficSecrets(const TrafficSecrets&) = delete;
-    TrafficSecrets& operator=(const TrafficSecrets&) = delete;
-
-    // line: "CLIENT_TRAFFIC_SECRET_0", the client's random number and the secret, both in
-    // hexadecimal.
-    void take(std::string_view line) {
-        constexpr std::string_view kLabels[] = {"CLIENT_TRAFFIC_SECRET_0 ",
-                                                "SERVER_TRAFFIC_SECRET_0 "};
-        for (int i = 0; i < 2; ++i) {
-            Records::Secret& secret = secrets_[i];
-            if (line.compare(0, kLabels[i].size(), kLabels[i]) != 0 ||
-                line.size() < 2 * secret.size())
-                continue;
-            const char* digit = line.data() + line.size() - 2 * secret.size();
-            for (unsigned char& byte : secret) {
-                const int high = OPENSSL_hexchar2int(static_cast<unsigned char>(*digit++));
-                const int low = OPENSSL_hexchar2int(static_cast<unsigned char>(*digit++));
-                byte = static_cast<unsigned char>(high << 4 | low);
-            }
-            ++known_;
-        }
-    }
-    // After the handshake, in which each end has sent one record, that of its byte.
-    Records records(bool of_server, bool sends) const {
-        if (known_ != 2)
-            fail(DDP_ERROR_INTERNAL, "OpenSSL does not tell the secrets of a connection");
-        return {secrets_[of_server ? 1 : 0], sends, 1};
-    }
-
-private:
-    Records::Secret secrets_[2]{};  // the client's, the server's
-    int known_ = 0;
-};
-
 class TlsHandshake final : public Handshake {
 public:
     TlsHandshake(Descriptor fd, Protection protection)
@@ -339,14 +299,7 @@ public:
     std::unique_ptr<Channel> take_channel() override {
         if (state_ != State::kDone || ssl_ == nullptr)
             fail(DDP_ERROR_INTERNAL, "a channel was taken before the handshake was over");
-        switch (protection_) {
-            case Protection::kTls:
-                return take_tls_channel();
-            case Protection::kAuth:
-                return take_auth_channel();
-            case Protection::kPlain:
-                break;
-        }
+        if (protection_ == Protection::kEncrypted) return take_encrypted_channel();
         ssl_.reset();
         return make_plain_channel(std::move(fd_));
     }
@@ -417,7 +370,7 @@ private:
         for (unsigned from = 0; from < size; from += 1U + offered[from]) {
             const std::string_view name(reinterpret_cast<const char*>(offered) + from + 1,
                                         offered[from]);
-            for (Protection other : {Protection::kTls, Protection::kAuth, Protection::kPlain})
+            for (Protection other : {Protection::kEncrypted, Protection::kPlain})
                 if (name == application(other)) at->offered_ = other;
             if (name != mine) continue;
             *chosen = offered + from + 1;
@@ -425,13 +378,6 @@ private:
             return SSL_TLSEXT_ERR_OK;
         }
         return SSL_TLSEXT_ERR_ALERT_FATAL;
-    }
-
-    // OpenSSL gives the secrets of a connection only to a function that logs them. Nothing logs
-    // them here.
-    static void take_secret(const SSL* ssl, const char* line) {
-        TlsHandshake* at = self(ssl);
-        if (at->protection_ == Protection::kTls) at->secrets_.take(line);
     }
 
     Wants go_on() {
@@ -505,30 +451,27 @@ private:
 
     [[noreturn]] void failed();
 
-    std::unique_ptr<Channel> take_tls_channel() {
+    std::unique_ptr<Channel> take_encrypted_channel() {
         const Cryptography inside;
         inside.require();
-        Records out = secrets_.records(server_, true);
-        Records in = secrets_.records(!server_, false);
+        Frames from_client = exported("EXPORTER libddp from the client", !server_);
+        Frames from_server = exported("EXPORTER libddp from the server", server_);
         ssl_.reset();
-        return make_tls_channel(std::move(fd_), std::move(out), std::move(in));
+        return server_ ? make_encrypted_channel(std::move(fd_), std::move(from_server),
+                                                std::move(from_client))
+                       : make_encrypted_channel(std::move(fd_), std::move(from_client),
+                                                std::move(from_server));
     }
-
-    std::unique_ptr<Channel> take_auth_channel() {
-        const Cryptography inside;
-        inside.require();
-        unsigned char keys[2][FrameCodes::kKeySize];  // from the client, from the server
-        const std::string_view labels[2] = {"EXPORTER libddp from the client",
-                                            "EXPORTER libddp from the server"};
-        for (int i = 0; i < 2; ++i)
-            if (SSL_export_keying_material(ssl_.get(), keys[i], sizeof keys[i], labels[i].data(),
-                                           labels[i].size(), nullptr, 0, 0) != 1)
-                no_tls();
-        FrameCodes out(keys[server_ ? 1 : 0], true);
-        FrameCodes in(keys[server_ ? 0 : 1], false);
-        explicit_bzero(keys, sizeof keys);
-        ssl_.reset();
-        return make_auth_channel(std::move(fd_), std::move(out), std::move(in));
+    // RFC 8446, 7.5. The secret depends on the whole handshake: both hellos, the key, the identity
+    // and the name of the application.
+    Frames exported(std::string_view label, bool sends) {
+        Frames::Secret secret;
+        if (SSL_export_keying_material(ssl_.get(), secret.data(), secret.size(), label.data(),
+                                       label.size(), nullptr, 0, 0) != 1)
+            no_tls();
+        Frames frames(secret, sends);
+        explicit_bzero(secret.data(), secret.size());
+        return frames;
     }
 
     Descriptor fd_;
@@ -540,7 +483,6 @@ private:
     State state_ = State::kTls;
     Pipe pipe_{fd_.get()};
     std::unique_ptr<SSL, Freed<SSL_free>> ssl_;
-    TrafficSecrets secrets_;
     std::optional<ErrorInfo> refused_;
 
     // Set by the callbacks of a server.
@@ -579,7 +521,6 @@ SSL_CTX* TlsHandshake::make_context() {
     SSL_CTX_set_psk_find_session_callback(context, find_session);
     SSL_CTX_set_client_hello_cb(context, look_at_hello, nullptr);
     SSL_CTX_set_alpn_select_cb(context, select_application, nullptr);
-    SSL_CTX_set_keylog_callback(context, take_secret);
     if (SSL_CTX_set_min_proto_version(context, TLS1_3_VERSION) == 1 &&
         SSL_CTX_set_max_proto_version(context, TLS1_3_VERSION) == 1 &&
         SSL_CTX_set_ciphersuites(context, "TLS_AES_128_GCM_SHA256") == 1 && set_groups(context) &&

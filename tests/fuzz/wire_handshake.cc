@@ -85,7 +85,7 @@ void between(Reader& bytes, Protection protection) {
 DDP_FUZZ_TARGET(wire_handshake, input) {
     Reader bytes(input);
     const std::size_t which = bytes.below(3);
-    const auto protection = static_cast<Protection>(bytes.below(3));
+    const auto protection = static_cast<Protection>(bytes.below(2));
     if (which == 2)
         between(bytes, protection);
     else

@@ -19,7 +19,7 @@ struct Listening {
     bool operator==(const Listening&) const = default;
 };
 
-// "tls 1 127.0.0.1 29517".
+// "encrypted 1 127.0.0.1 29517".
 std::string write_listening(const Listening& listening);
 // Throws Error (INTERNAL, with the rank) unless the line is what write_listening() gives.
 Listening read_listening(std::string_view line, int rank);

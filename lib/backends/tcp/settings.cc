@@ -31,16 +31,15 @@ Algorithm parse_algorithm(const std::string& name, const ddp_backend_host& host)
 }
 
 wire::Protection parse_protection(const std::string& name, const char* what) {
-    for (const auto protection :
-         {wire::Protection::kTls, wire::Protection::kAuth, wire::Protection::kPlain})
+    for (const auto protection : {wire::Protection::kEncrypted, wire::Protection::kPlain})
         if (name == name_of(protection)) return protection;
-    fail(DDP_ERROR_INVALID_ARGUMENT, what, ": wire '", name, "' is not one of tls, auth, plain");
+    fail(DDP_ERROR_INVALID_ARGUMENT, what, ": wire '", name, "' is not one of encrypted, plain");
 }
 
 }  // namespace
 
 std::string name_of(wire::Protection protection) {
-    static constexpr const char* kNames[] = {"tls", "auth", "plain"};
+    static constexpr const char* kNames[] = {"encrypted", "plain"};
     return kNames[static_cast<int>(protection)];
 }
 

@@ -14,7 +14,7 @@ enum class Algorithm { kDirect, kRing };
 struct Settings {
     Algorithm algorithm = Algorithm::kDirect;
     int lanes = 1;  // connections with each peer, over which long messages are divided
-    wire::Protection protection = wire::Protection::kTls;
+    wire::Protection protection = wire::Protection::kEncrypted;
     backend::Network network;
 };
 

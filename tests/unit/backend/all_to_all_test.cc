@@ -133,7 +133,7 @@ INSTANTIATE_TEST_SUITE_P(
         testing::Values(Kind{"gloo", gloo_backend()},
                         Kind{"gloo_ring", gloo_backend(), "algorithm=ring"},
                         Kind{"tcp", tcp_backend()},
-                        Kind{"tcp_ring", tcp_backend(), "algorithm=ring,wire=auth"},
+                        Kind{"tcp_ring", tcp_backend(), "algorithm=ring"},
                         Kind{"tcp_lanes", tcp_backend(), "lanes=3,wire=plain"},
                         Kind{"shm", shm_backend()}, Kind{"shm_allocated", shm_backend(), "", true},
                         Kind{"hierarchical", hierarchical_backend(), "", false, 2},

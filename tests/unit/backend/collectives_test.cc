@@ -176,7 +176,7 @@ INSTANTIATE_TEST_SUITE_P(
         kWorlds,
         testing::Values(Kind{"direct", gloo_backend(), "algorithm=direct"},
                         Kind{"tcp", tcp_backend()},
-                        Kind{"tcp_ring", tcp_backend(), "algorithm=ring,wire=auth"},
+                        Kind{"tcp_ring", tcp_backend(), "algorithm=ring"},
                         Kind{"tcp_lanes", tcp_backend(), "lanes=3,wire=plain"},
                         Kind{"shm", shm_backend()}, Kind{"shm_allocated", shm_backend(), "", true},
                         Kind{"hierarchical", hierarchical_backend(), "", false, 2},

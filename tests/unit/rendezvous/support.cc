@@ -217,8 +217,9 @@ Descriptor connected(int port) {
 }  // namespace
 
 RawClient::RawClient(int port, const std::string& secret, const std::string& identity) {
-    auto handshake = wire::Handshake::client(
-        connected(port), identity, wire::derive_key(secret, kStoreKey), wire::Protection::kTls);
+    auto handshake =
+        wire::Handshake::client(connected(port), identity, wire::derive_key(secret, kStoreKey),
+                                wire::Protection::kEncrypted);
     while (handshake->advance() != wire::Handshake::Wants::kNothing)
         if (!readable(handshake->fd(), kLongMs)) throw std::runtime_error("the server is silent");
     channel_ = handshake->take_channel();
@@ -337,7 +338,7 @@ std::string client_hello(const std::string& secret) {
     Descriptor other(ends[1]);
     auto handshake =
         wire::Handshake::client(Descriptor(ends[0]), store_identity(),
-                                wire::derive_key(secret, kStoreKey), wire::Protection::kTls);
+                                wire::derive_key(secret, kStoreKey), wire::Protection::kEncrypted);
     handshake->advance();
     char buffer[4096];
     const ssize_t count = recv(other.get(), buffer, sizeof buffer, 0);

@@ -35,7 +35,7 @@ TEST(TcpCreate, TimesOutAndNamesTheRankThatDidNotCome) {
 TEST(TcpCreate, TimesOutOnARankThatStopsHalfway) {
     MemoryStore store;
     store.set("address/machine/1", "elsewhere");
-    store.set("tcp/listening/1", "tls 1 127.0.0.1 9");
+    store.set("tcp/listening/1", "encrypted 1 127.0.0.1 9");
     Rank rank(store, 0, 2, "", 400, 0, tcp_backend());
     EXPECT_EQ(rank.status, DDP_ERROR_TIMEOUT) << rank.failure.message;
     EXPECT_EQ(rank.failure.rank, 1);
@@ -45,7 +45,7 @@ TEST(TcpCreate, TimesOutOnARankThatDoesNotListen) {
     MemoryStore store;
     store.set("address/aim", "local 127.0.0.1");
     store.set("tcp/group", "name secret");
-    store.set("tcp/all", "tls 1 127.0.0.1 9\ntls 1 127.0.0.1 9");
+    store.set("tcp/all", "encrypted 1 127.0.0.1 9\nencrypted 1 127.0.0.1 9");
     Rank rank(store, 1, 2, "", 400, 0, tcp_backend());
     EXPECT_EQ(rank.status, DDP_ERROR_UNAVAILABLE) << rank.failure.message;
     EXPECT_EQ(rank.failure.rank, 0);
@@ -57,7 +57,7 @@ TEST(TcpCreate, TimesOutOnARankThatDoesNotListen) {
 TEST(TcpCreate, RanksWithDifferentWiresHearOfIt) {
     MemoryStore store;
     each_rank(2, [&](int r) {
-        Rank rank(store, r, 2, r == 0 ? "wire=tls" : "wire=auth", r == 0 ? 20000 : 300, 0,
+        Rank rank(store, r, 2, r == 0 ? "wire=encrypted" : "wire=plain", r == 0 ? 20000 : 300, 0,
                   tcp_backend());
         EXPECT_EQ(rank.status, r == 0 ? DDP_ERROR_MISMATCH : DDP_ERROR_TIMEOUT)
             << rank.failure.message;
@@ -70,7 +70,7 @@ TEST(TcpCreate, RanksWithDifferentWiresHearOfIt) {
 TEST(TcpCreate, ABrokenGroupEndsTheWait) {
     MemoryStore store;
     store.set("address/machine/1", "elsewhere");
-    store.set("tcp/listening/1", "tls 1 127.0.0.1 9");
+    store.set("tcp/listening/1", "encrypted 1 127.0.0.1 9");
     std::thread breaker([&] {
         std::this_thread::sleep_for(std::chrono::milliseconds(100));
         store.break_with(DDP_ERROR_RANK_FAILED);
@@ -95,7 +95,7 @@ public:
     }
     void set(const std::string& key, const std::string& value) override {
         if (key != "tcp/all") return inner_.set(key, value);
-        // "tls 1 127.0.0.1 PORT" of rank 0, and the line of rank 1.
+        // "encrypted 1 127.0.0.1 PORT" of rank 0, and the line of rank 1.
         const auto line_end = value.find('\n'), port_at = value.rfind(' ', line_end) + 1;
         target_ = std::stoi(value.substr(port_at, line_end - port_at));
         inner_.set(key, value.substr(0, port_at) +

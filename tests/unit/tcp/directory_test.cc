@@ -21,19 +21,21 @@ ErrorInfo refusal(const std::string& text, int world) {
 }
 
 TEST(TcpDirectory, IsALineForEachRank) {
-    const std::vector<Listening> ranks{{"tls", 1, "127.0.0.1", 9}, {"tls", 1, "fe80::1", 65'535}};
+    const std::vector<Listening> ranks{{"encrypted", 1, "127.0.0.1", 9},
+                                       {"encrypted", 1, "fe80::1", 65'535}};
     const std::string text = write_listening(ranks[0]) + "\n" + write_listening(ranks[1]);
-    EXPECT_EQ(text, "tls 1 127.0.0.1 9\ntls 1 fe80::1 65535");
+    EXPECT_EQ(text, "encrypted 1 127.0.0.1 9\nencrypted 1 fe80::1 65535");
     EXPECT_EQ(read_directory(text, 2), ranks);
 }
 
 // A rank without a secret, or a store that others write, could send the others anywhere.
 TEST(TcpDirectory, WhatIsNoAddressNamesTheRank) {
     for (const char* line :
-         {"tls 1 example.org 9", "tls 1 127.0.0.1 0", "tls 1 127.0.0.1 -9", "tls 1 127.0.0.1 65536",
-          "tls 1 127.0.0.1 4294967305", "tls 0 127.0.0.1 9", "tls 1 127.0.0.1",
-          "tls 1 127.0.0.1 9 9", " 1 127.0.0.1 9", "tls\t1\t127.0.0.1\t9", "\x1b[2J"}) {
-        const ErrorInfo error = refusal(std::string("tls 1 127.0.0.1 9\n") + line, 2);
+         {"encrypted 1 example.org 9", "encrypted 1 127.0.0.1 0", "encrypted 1 127.0.0.1 -9",
+          "encrypted 1 127.0.0.1 65536", "encrypted 1 127.0.0.1 4294967305",
+          "encrypted 0 127.0.0.1 9", "encrypted 1 127.0.0.1", "encrypted 1 127.0.0.1 9 9",
+          " 1 127.0.0.1 9", "encrypted\t1\t127.0.0.1\t9", "\x1b[2J"}) {
+        const ErrorInfo error = refusal(std::string("encrypted 1 127.0.0.1 9\n") + line, 2);
         EXPECT_EQ(error.code, DDP_ERROR_INTERNAL) << line;
         EXPECT_EQ(error.rank, 1) << line;
         EXPECT_THAT(error.message, HasSubstr("where rank 1 says how it can be reached"));
@@ -42,7 +44,7 @@ TEST(TcpDirectory, WhatIsNoAddressNamesTheRank) {
 }
 
 TEST(TcpDirectory, OfAnotherNumberOfRanksIsRefused) {
-    const std::string two = "tls 1 127.0.0.1 9\ntls 1 127.0.0.1 9";
+    const std::string two = "encrypted 1 127.0.0.1 9\nencrypted 1 127.0.0.1 9";
     EXPECT_THAT(refusal(two, 1).message, HasSubstr("2 ranks, and the group has 1"));
     EXPECT_THAT(refusal(two, 3).message, HasSubstr("2 ranks, and the group has 3"));
     EXPECT_THAT(refusal("", 1).message, HasSubstr("0 ranks, and the group has 1"));

@@ -77,12 +77,10 @@ TEST_P(LaneTest, WhatThePeerSaidIsReadAlthoughNothingCanBeSent) {
     EXPECT_EQ(receive(MessageType::kOpening, 1, 7), "opening");
 }
 
-INSTANTIATE_TEST_SUITE_P(Tcp, LaneTest,
-                         testing::Values(Protection::kTls, Protection::kAuth, Protection::kPlain),
+INSTANTIATE_TEST_SUITE_P(Tcp, LaneTest, testing::Values(Protection::kEncrypted, Protection::kPlain),
                          [](const auto& instance) {
-                             return std::string(instance.param == Protection::kTls    ? "tls"
-                                                : instance.param == Protection::kAuth ? "auth"
-                                                                                      : "plain");
+                             return std::string(
+                                 instance.param == Protection::kEncrypted ? "encrypted" : "plain");
                          });
 
 }  // namespace

@@ -50,11 +50,11 @@ TEST(TcpSettings, Lanes) {
 }
 
 TEST(TcpSettings, Wire) {
-    EXPECT_EQ(settings_for("").protection, Protection::kTls);
-    EXPECT_EQ(settings_for("wire=auth").protection, Protection::kAuth);
+    EXPECT_EQ(settings_for("").protection, Protection::kEncrypted);
+    EXPECT_EQ(settings_for("wire=plain").protection, Protection::kPlain);
     setenv("DDP_WIRE", "plain", 1);
     EXPECT_EQ(settings_for("").protection, Protection::kPlain);
-    EXPECT_EQ(settings_for("wire=tls").protection, Protection::kTls);
+    EXPECT_EQ(settings_for("wire=encrypted").protection, Protection::kEncrypted);
     setenv("DDP_WIRE", "rot13", 1);
     EXPECT_THAT(complaint(""), HasSubstr("DDP_WIRE: wire 'rot13'"));
     unsetenv("DDP_WIRE");

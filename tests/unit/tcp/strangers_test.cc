@@ -14,7 +14,7 @@ namespace {
 
 using namespace testing_backend;
 
-// The port in the first line, which is rank 0's: "tls 1 127.0.0.1 PORT".
+// The port in the first line, which is rank 0's: "encrypted 1 127.0.0.1 PORT".
 int port_of_rank0(const std::string& all) {
     return std::stoi(all.substr(all.rfind(' ', all.find('\n')) + 1));
 }
@@ -79,7 +79,7 @@ private:
 };
 
 TEST(TcpStrangers, DoNotMatterWhileRanksConnectAndWork) {
-    for (const char* options : {"", "wire=auth", "wire=plain"}) {
+    for (const char* options : {"", "wire=plain"}) {
         CrowdedStore store;
         each_rank(3, [&](int r) {
             Rank rank(store, r, 3, options, 20000, 0, tcp_backend());

@@ -10,17 +10,11 @@ namespace libddp::wire::testing {
 namespace {
 
 const char* name_of(const ::testing::TestParamInfo<Protection>& test) {
-    return test.param == Protection::kTls    ? "tls"
-           : test.param == Protection::kAuth ? "auth"
-                                             : "plain";
+    return test.param == Protection::kEncrypted ? "encrypted" : "plain";
 }
 
 class EachChannel : public ::testing::TestWithParam<Protection> {};
 INSTANTIATE_TEST_SUITE_P(Wire, EachChannel, ::testing::ValuesIn(kAll), name_of);
-class ProtectedChannel : public ::testing::TestWithParam<Protection> {};
-INSTANTIATE_TEST_SUITE_P(Wire, ProtectedChannel,
-                         ::testing::Values(Protection::kTls, Protection::kAuth), name_of);
-
 // A direction of a channel: bytes that go, in pieces of odd sizes, and those that have come.
 struct Traffic {
     Traffic(Channel& sender, Channel& receiver, std::size_t size, unsigned seed)
@@ -78,7 +72,7 @@ TEST_P(EachChannel, EveryByteArrivesInOrder) {
     }
 }
 
-TEST_P(EachChannel, SizesAroundRecordsAndFrames) {
+TEST_P(EachChannel, SizesAroundFrames) {
     Channels channels = open(GetParam());
     for (const std::size_t middle : {1U, 4096U, 16'384U, 32'768U, 65'536U, 131'072U}) {
         for (const std::size_t size : {middle - 1, middle, middle + 1}) {
@@ -189,11 +183,11 @@ TEST_P(EachChannel, ACutConnectionGivesWhatCame) {
 
 // A relay that does `change` to the bytes after the handshake. The receiver gets a prefix of the
 // sent bytes, and then an error.
-void expect_detected(Protection protection, const std::function<std::string(std::string)>& change) {
+void expect_detected(const std::function<std::string(std::string)>& change) {
     const std::string bytes = random_bytes(300'000, 6);
     Relay relay;
-    Channels channels = open(std::move(relay.client), std::move(relay.server), protection,
-                             [&] { return relay.pump(); });
+    Channels channels = open(std::move(relay.client), std::move(relay.server),
+                             Protection::kEncrypted, [&] { return relay.pump(); });
     relay.up.change = change;
     std::size_t sent = 0;
     std::string received;
@@ -212,12 +206,12 @@ void expect_detected(Protection protection, const std::function<std::string(std:
               DDP_ERROR_PERMISSION_DENIED);
 }
 
-TEST_P(ProtectedChannel, AFlippedBitIsFound) {
+TEST(EncryptedChannel, AFlippedBitIsFound) {
     std::mt19937 random(8);
     for (int round = 0; round < 40; ++round) {
         std::size_t at = round < 24 ? static_cast<std::size_t>(round) : random() % 250'000;
         std::size_t passed = 0;
-        expect_detected(GetParam(), [&](std::string bytes) {
+        expect_detected([&](std::string bytes) {
             if (at >= passed && at < passed + bytes.size())
                 bytes[at - passed] ^= static_cast<char>(1 << (at % 8));
             passed += bytes.size();
@@ -226,16 +220,16 @@ TEST_P(ProtectedChannel, AFlippedBitIsFound) {
     }
 }
 
-TEST_P(ProtectedChannel, BytesThatGoMissingOrComeTwiceAreFound) {
-    // A whole frame or record of 16,389 + 17 bytes for TLS, and others.
+TEST(EncryptedChannel, BytesThatGoMissingOrComeTwiceAreFound) {
+    // The last is a whole frame.
     for (const std::size_t size : {1U, 22U, 16'406U, 65'556U}) {
         bool first = true;
-        expect_detected(GetParam(), [&](std::string bytes) {
+        expect_detected([&](std::string bytes) {
             if (!std::exchange(first, false)) return bytes;
             return bytes.substr(std::min(size, bytes.size()));
         });
         first = true;
-        expect_detected(GetParam(), [&](std::string bytes) {
+        expect_detected([&](std::string bytes) {
             if (!std::exchange(first, false)) return bytes;
             return bytes.substr(0, size) + bytes;
         });
@@ -243,14 +237,14 @@ TEST_P(ProtectedChannel, BytesThatGoMissingOrComeTwiceAreFound) {
 }
 
 // The frames of one connection mean nothing in another, nor in the other direction.
-TEST_P(ProtectedChannel, RecordedBytesAreFound) {
+TEST(EncryptedChannel, RecordedBytesAreFound) {
     const std::string bytes = random_bytes(1000, 7);
     auto [one, two] = connected();
-    Channels recorded = open(std::move(one), std::move(two), GetParam());
+    Channels recorded = open(std::move(one), std::move(two), Protection::kEncrypted);
     send_some(*recorded.client, bytes);
     std::string seen = read_all(recorded.server->fd());
 
-    Channels other = open(GetParam());
+    Channels other = open(Protection::kEncrypted);
     write_all(other.client->fd(), seen);
     EXPECT_EQ(error_of([&] { receive_some(*other.server, 1000); }).code,
               DDP_ERROR_PERMISSION_DENIED);
@@ -269,7 +263,7 @@ TEST_P(EachChannel, TheWireShowsWhatItMay) {
     EXPECT_EQ(send_some(*channels.client, bytes), bytes.size());
     const std::string seen = read_all(channels.server->fd());
     EXPECT_GE(seen.size(), bytes.size());
-    EXPECT_EQ(seen.find("gradient") == std::string::npos, GetParam() == Protection::kTls);
+    EXPECT_EQ(seen.find("gradient") == std::string::npos, GetParam() == Protection::kEncrypted);
     EXPECT_EQ(seen == bytes, GetParam() == Protection::kPlain);
 }
 
@@ -291,10 +285,10 @@ TEST_P(EachChannel, LongMessagesBetweenThreads) {
     EXPECT_TRUE(received == bytes);
 }
 
-TEST(TlsChannel, AKeyIsReplaced) {
-    const auto before = std::exchange(records_of_a_key, 3);
-    Channels channels = open(Protection::kTls, 20'000);
-    records_of_a_key = before;
+TEST(EncryptedChannel, AKeyIsReplaced) {
+    const auto before = std::exchange(frames_of_a_key, 3);
+    Channels channels = open(Protection::kEncrypted, 20'000);
+    frames_of_a_key = before;
     Traffic up(*channels.client, *channels.server, 3'000'000, 11);
     Traffic down(*channels.server, *channels.client, 3'000'000, 12);
     for (int idle = 0; !(up.done() && down.done()) && idle < 100'000;) {

@@ -45,7 +45,7 @@ TEST(Dial, ASignalIsNoConnection) {
     std::thread signaller([&over, to = pthread_self()] {
         while (!over) pthread_kill(to, SIGUSR1);
     });
-    Dial dial(listener.address, "me", key_of("s3cret"), Protection::kTls);
+    Dial dial(listener.address, "me", key_of("s3cret"), Protection::kEncrypted);
     for (int i = 0; i < 1'000'000 && !dial.accepted(); ++i) EXPECT_EQ(dial.advance(), nullptr);
     over = true;
     signaller.join();

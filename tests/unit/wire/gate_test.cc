@@ -21,7 +21,7 @@ protected:
         Descriptor listener = listen_on("127.0.0.1", 0);
         address = local_address(listener.get());
         gate = std::make_unique<Gate>(
-            std::move(listener), "a test", knows("me", key_of("s3cret")), Protection::kTls,
+            std::move(listener), "a test", knows("me", key_of("s3cret")), Protection::kEncrypted,
             [this](Gate::Guest guest) { guests.push_back(std::move(guest)); });
     }
     // from: an address of this host.
@@ -33,12 +33,14 @@ protected:
         return fd;
     }
     End knock(const char* from = "127.0.0.1") const {
-        return End{Handshake::client(connect(from), "me", key_of("s3cret"), Protection::kTls)};
+        return End{
+            Handshake::client(connect(from), "me", key_of("s3cret"), Protection::kEncrypted)};
     }
     // The first bytes of a client's handshake.
     static std::string recording() {
         auto [mine, other] = connected();
-        End recorded{Handshake::client(std::move(mine), "me", key_of("s3cret"), Protection::kTls)};
+        End recorded{
+            Handshake::client(std::move(mine), "me", key_of("s3cret"), Protection::kEncrypted)};
         recorded.step();
         return read_all(other.get());
     }
@@ -84,7 +86,7 @@ TEST_F(GateTest, SilentConnectionsDoNotDisplaceAHandshake) {
 TEST_F(GateTest, AnIdentityDoesNotReachTheTerminal) {
     ::testing::internal::CaptureStderr();
     const std::string identity = "\x1b]0;title\x07\nlibddp[1] error: forged";
-    End client{Handshake::client(connect(), identity, key_of("guessed"), Protection::kTls)};
+    End client{Handshake::client(connect(), identity, key_of("guessed"), Protection::kEncrypted)};
     finish(client);
     const std::string seen = ::testing::internal::GetCapturedStderr();
     EXPECT_NE(seen.find("'\\x1b]0;title\\x07\\x0alibddp[1] error: forged'"), seen.npos) << seen;
@@ -160,14 +162,14 @@ TEST_F(GateTest, OnlyAHelloWithTheKeyIsRemembered) {
     SeenHellos seen;
     for (const char* key : {"another", "s3cret"}) {
         auto [mine, other] = connected();
-        End client{Handshake::client(std::move(mine), "me", key_of(key), Protection::kTls)};
+        End client{Handshake::client(std::move(mine), "me", key_of(key), Protection::kEncrypted)};
         client.step();
         const std::string hello = read_all(other.get());
         for (int i = 0; i < 2; ++i) {
             auto [here, there] = connected();
             write_all(there.get(), hello);
             End server{Handshake::server(std::move(here), knows("me", key_of("s3cret")),
-                                         Protection::kTls, &seen)};
+                                         Protection::kEncrypted, &seen)};
             server.step();
             const bool good = key == std::string("s3cret");
             EXPECT_EQ(server.error.code, !good    ? DDP_ERROR_PERMISSION_DENIED

@@ -16,8 +16,8 @@ void expect_error(const ErrorInfo& error, ddp_status code, const std::string& pa
 
 // Two ends with a relay between them.
 struct Meeting {
-    explicit Meeting(Protection client_wants = Protection::kTls,
-                     Protection server_wants = Protection::kTls,
+    explicit Meeting(Protection client_wants = Protection::kEncrypted,
+                     Protection server_wants = Protection::kEncrypted,
                      const std::string& client_secret = "s3cret",
                      const std::string& identity = "me")
         : client{Handshake::client(std::move(relay.client), identity, key_of(client_secret),
@@ -61,7 +61,7 @@ TEST(Handshake, AnotherKeyIsRefused) {
 }
 
 TEST(Handshake, AnUnknownIdentityIsRefused) {
-    Meeting meeting(Protection::kTls, Protection::kTls, "s3cret", "somebody else");
+    Meeting meeting(Protection::kEncrypted, Protection::kEncrypted, "s3cret", "somebody else");
     meeting.run();
     expect_error(meeting.client.error, DDP_ERROR_PERMISSION_DENIED, "no key for 'somebody else'");
     expect_error(meeting.server.error, DDP_ERROR_PERMISSION_DENIED,
@@ -71,13 +71,15 @@ TEST(Handshake, AnUnknownIdentityIsRefused) {
 TEST(Handshake, IdentitiesAreShortTexts) {
     const std::string longest(128, 'i');
     auto [client, server] = connected();
-    End one{Handshake::client(std::move(client), longest, key_of(""), Protection::kTls)};
-    End two{Handshake::server(std::move(server), knows(longest, key_of("")), Protection::kTls)};
+    End one{Handshake::client(std::move(client), longest, key_of(""), Protection::kEncrypted)};
+    End two{
+        Handshake::server(std::move(server), knows(longest, key_of("")), Protection::kEncrypted)};
     drive(one, two);
     EXPECT_TRUE(one.done && two.done) << one.error.message;
     EXPECT_EQ(two.handshake->identity(), longest);
     for (const std::string& wrong : {longest + "i", std::string("a\0b", 3)})
-        EXPECT_THROW(Handshake::client(Descriptor(), wrong, key_of(""), Protection::kTls), Error);
+        EXPECT_THROW(Handshake::client(Descriptor(), wrong, key_of(""), Protection::kEncrypted),
+                     Error);
 }
 
 TEST(Handshake, ProtectionsMustBeEqual) {
@@ -96,9 +98,9 @@ TEST(Handshake, ProtectionsMustBeEqual) {
 
 TEST(Handshake, ALookupMayThrow) {
     auto [client, server] = connected();
-    End one{Handshake::client(std::move(client), "me", key_of(""), Protection::kTls)};
+    End one{Handshake::client(std::move(client), "me", key_of(""), Protection::kEncrypted)};
     auto lookup = [](std::string_view) -> std::optional<Key> { fail(DDP_ERROR_LIMIT, "too many"); };
-    End two{Handshake::server(std::move(server), lookup, Protection::kTls)};
+    End two{Handshake::server(std::move(server), lookup, Protection::kEncrypted)};
     drive(one, two);
     expect_error(two.error, DDP_ERROR_LIMIT, "too many");
     EXPECT_FALSE(one.error.ok());
@@ -106,8 +108,8 @@ TEST(Handshake, ALookupMayThrow) {
 
 TEST(Handshake, SilenceIsNoError) {
     auto [client, server] = connected();
-    End one{Handshake::client(std::move(client), "me", key_of(""), Protection::kTls)};
-    End two{Handshake::server(std::move(server), knows("me", key_of("")), Protection::kTls)};
+    End one{Handshake::client(std::move(client), "me", key_of(""), Protection::kEncrypted)};
+    End two{Handshake::server(std::move(server), knows("me", key_of("")), Protection::kEncrypted)};
     for (int i = 0; i < 3; ++i) EXPECT_EQ(two.handshake->advance(), Handshake::Wants::kRead);
     EXPECT_EQ(one.handshake->advance(), Handshake::Wants::kRead);
     EXPECT_EQ(one.handshake->advance(), Handshake::Wants::kRead);
@@ -153,10 +155,10 @@ TEST(Handshake, StrangersAreNamed) {
         for (const std::string& text : texts) {
             if (text[0] == 21 || text[0] == 22) continue;
             auto [mine, other] = connected();
-            End end{
-                to_server
-                    ? Handshake::server(std::move(mine), knows("me", key_of("")), Protection::kTls)
-                    : Handshake::client(std::move(mine), "me", key_of(""), Protection::kTls)};
+            End end{to_server ? Handshake::server(std::move(mine), knows("me", key_of("")),
+                                                  Protection::kEncrypted)
+                              : Handshake::client(std::move(mine), "me", key_of(""),
+                                                  Protection::kEncrypted)};
             write_all(other.get(), text);
             end.step();
             expect_error(end.error, DDP_ERROR_UNAVAILABLE, "not libddp");
@@ -174,10 +176,10 @@ TEST(Handshake, WhatOnlyLooksLikeTlsIsRefused) {
         if (seed % 2 == 0) text[5] = seed % 4 == 0 ? 1 : 2;  // ClientHello or ServerHello
         for (const bool to_server : {true, false}) {
             auto [mine, other] = connected();
-            End end{
-                to_server
-                    ? Handshake::server(std::move(mine), knows("me", key_of("")), Protection::kTls)
-                    : Handshake::client(std::move(mine), "me", key_of(""), Protection::kTls)};
+            End end{to_server ? Handshake::server(std::move(mine), knows("me", key_of("")),
+                                                  Protection::kEncrypted)
+                              : Handshake::client(std::move(mine), "me", key_of(""),
+                                                  Protection::kEncrypted)};
             write_all(other.get(), text);
             end.step();
             if (end.error.ok()) {  // it waits for the rest of a message
@@ -193,7 +195,7 @@ TEST(Handshake, WhatOnlyLooksLikeTlsIsRefused) {
 
 TEST(Handshake, AStrangerMakesNobodyTakeManyBytes) {
     auto [mine, other] = connected();
-    End end{Handshake::server(std::move(mine), knows("me", key_of("")), Protection::kTls)};
+    End end{Handshake::server(std::move(mine), knows("me", key_of("")), Protection::kEncrypted)};
     std::string record("\x16\x03\x01\x3f\xff\x01\x00\xff\xff",
                        9);  // the longest record: part of a ClientHello that is longer still
     record.resize(5 + 0x3fff);
@@ -213,7 +215,7 @@ TEST(Handshake, AStrangerMakesNobodyTakeManyBytes) {
 
 // Neither end is done unless the other may be, wherever the connection is cut.
 TEST(Handshake, ACutConnectionIsNoChannel) {
-    for (Protection protection : {Protection::kTls, Protection::kPlain}) {
+    for (Protection protection : {Protection::kEncrypted, Protection::kPlain}) {
         Meeting whole(protection, protection);
         whole.run();
         const std::size_t up = whole.relay.up.seen.size();
@@ -279,7 +281,7 @@ TEST(Handshake, ARecordedClientIsRefused) {
 
 TEST(Handshake, AReflectedClientIsRefused) {
     auto [mine, other] = connected();
-    End client{Handshake::client(std::move(mine), "me", key_of("s3cret"), Protection::kTls)};
+    End client{Handshake::client(std::move(mine), "me", key_of("s3cret"), Protection::kEncrypted)};
     for (int turn = 0; turn < 4; ++turn) {
         client.step();
         write_all(other.get(), read_all(other.get()));
@@ -348,7 +350,7 @@ TEST(Handshake, ACertificateIsNoKey) {
     auto [mine, other] = connected();
     Impostor impostor(true);
     impostor.take(std::move(other));
-    End client{Handshake::client(std::move(mine), "me", key_of("s3cret"), Protection::kTls)};
+    End client{Handshake::client(std::move(mine), "me", key_of("s3cret"), Protection::kEncrypted)};
     for (int turn = 0; turn < 6; ++turn) {
         client.step();
         impostor.step();
@@ -365,8 +367,8 @@ TEST(Handshake, AClientWithoutAKeyIsRefused) {
         const unsigned char offer[] = "\x0clibddp tls 1";
         SSL_set_alpn_protos(impostor.ssl(), offer, sizeof offer - 1);
         impostor.take(std::move(other));
-        End server{
-            Handshake::server(std::move(mine), knows("me", key_of("s3cret")), Protection::kTls)};
+        End server{Handshake::server(std::move(mine), knows("me", key_of("s3cret")),
+                                     Protection::kEncrypted)};
         for (int turn = 0; turn < 6; ++turn) {
             impostor.step();
             server.step();

@@ -18,7 +18,7 @@
 
 namespace libddp::wire::testing {
 
-inline constexpr Protection kAll[] = {Protection::kTls, Protection::kAuth, Protection::kPlain};
+inline constexpr Protection kAll[] = {Protection::kEncrypted, Protection::kPlain};
 
 // Two connected, non-blocking sockets. buffer: bytes that the kernel holds for each, about; 0 for
 // the system's choice.
