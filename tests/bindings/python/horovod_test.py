@@ -316,11 +316,15 @@ class Waits(unittest.TestCase):
         handle = hvd.allreduce_async(np.ones(1), name=f"only.{rank}")
         with self.assertLogs("ddp.horovod", logging.WARNING) as logs:
             with self.assertRaisesRegex(hvd.HorovodInternalError, rf"allreduce\.only\.{rank}: rank {rank} has waited for 5 s, and rank "
-                                        rf"{1 - rank} has not asked for it"):
+                                        rf"{1 - rank} has not asked for it; rank {1 - rank} waits for allreduce\.only\.{1 - rank}"):
                 hvd.synchronize(handle)
         self.assertRegex("".join(logs.output),
                          rf"allreduce\.only\.{rank}: rank {rank} has waited for 2 s, and rank {1 - rank} has not asked")
         self.assertEqual(hvd.allreduce(np.array([1]), op=hvd.Sum)[0], 2)
+        # one name, but not one operation
+        call = hvd.allreduce if rank == 0 else hvd.allgather
+        with self.assertRaisesRegex(hvd.HorovodInternalError, "rank 1 waits for allgather.same" if rank == 0 else "rank 0 waits for allreduce.same"):
+            call(np.ones(1), name="same")
         # a rank that never comes breaks the job
         if rank == 0:
             with self.assertRaisesRegex(hvd.HorovodInternalError, "rank 1"):

@@ -114,5 +114,10 @@ class Negotiation:
             absent = [rank for rank in self._ranks if rank not in descriptions and rank not in self._joined]
             if now - self._since[key] >= seconds and next(iter(descriptions.values())).kind != "join":
                 found.append((key, f"{key}: {named(sorted(descriptions), 'has', 'have')} waited for {seconds:g} s, and "
-                              f"{named(absent, 'has', 'have')} not asked for it"))
+                              f"{named(absent, 'has', 'have')} not asked for it{self._instead(absent)}"))
         return found
+
+    def _instead(self, ranks: Sequence[int]) -> str:
+        """The requests for which these ranks wait, as far as they are few."""
+        asked = [(rank, key) for key, descriptions in self._waiting.items() for rank in ranks if rank in descriptions]
+        return "".join(f"; rank {rank} waits for {key}" for rank, key in asked[:4])
