@@ -40,11 +40,11 @@ typedef struct ddp_store_options {
     /* Milliseconds that opening may take, and the default bound of each later wait. 0: 300,000. */
     int64_t timeout_ms;
     /* The job secret: text, copied. A server and its clients must have the same one. It never
-     * crosses the wire: it is the key of TLS 1.3, which encrypts all that follows. NULL: the
-     * environment variable DDP_SECRET, or else the content of the file that DDP_SECRET_FILE names.
-     * Without these a tcp store uses a secret of this user, which libddp keeps in a file, if all
-     * addresses of its host are loopback addresses. Elsewhere it needs at least 16 bytes:
-     * docs/ddprun.md, "The job secret". Other stores need none. */
+     * crosses the wire: it is the key of a TLS 1.3 handshake, from which come the keys of all that
+     * follows. NULL: the environment variable DDP_SECRET, or else the content of the file that
+     * DDP_SECRET_FILE names. Without these a tcp store uses a secret of this user, which libddp
+     * keeps in a file, if all addresses of its host are loopback addresses. Elsewhere it needs at
+     * least 16 bytes: docs/ddprun.md, "The job secret". Other stores need none. */
     const char* secret;
 } ddp_store_options;
 

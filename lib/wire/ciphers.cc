@@ -1,7 +1,6 @@
 #include "wire/ciphers.h"
 
 #include <openssl/err.h>
-#include <string.h>
 
 #include <algorithm>
 #include <cstring>
@@ -61,13 +60,9 @@ bool Gcm::matches(const unsigned char* code) {
     return same;
 }
 
-Frames::Frames(const Secret& secret, bool sends)
+Frames::Frames(const Secret& secret, bool sends, std::uint64_t frames_of_a_key)
     : secret_(secret), gcm_(sends), most_(frames_of_a_key) {
     set_key();
-}
-
-Frames::~Frames() {
-    explicit_bzero(secret_.data(), secret_.size());
 }
 
 void Frames::expand(const char* label, unsigned char* to, std::size_t size) const {
@@ -76,10 +71,9 @@ void Frames::expand(const char* label, unsigned char* to, std::size_t size) cons
 
 void Frames::set_key() {
     require_memory();
-    unsigned char key[Gcm::kKeySize];
-    expand("libddp frame key", key, sizeof key);
-    gcm_.set_key(key);
-    explicit_bzero(key, sizeof key);
+    SecretBytes<Gcm::kKeySize> key;
+    expand("libddp frame key", key.data(), key.size());
+    gcm_.set_key(key.data());
     expand("libddp frame mask", mask_.data(), mask_.size());
 }
 
@@ -87,15 +81,13 @@ void Frames::set_key() {
 void Frames::replace_key() {
     Secret next;
     expand("libddp next secret", next.data(), next.size());
-    Frames fresh(next, gcm_.sends());
-    explicit_bzero(next.data(), next.size());
-    fresh.most_ = most_;
-    *this = std::move(fresh);
+    *this = Frames(next, gcm_.sends(), most_);
 }
 
 void Frames::begin(const unsigned char* header) {
     if (number_ == most_) replace_key();
-    Gcm::Nonce nonce = mask_;
+    Gcm::Nonce nonce;
+    std::copy(mask_.begin(), mask_.end(), nonce.begin());
     for (std::size_t i = 0; i < 8; ++i)
         nonce[11 - i] ^= static_cast<unsigned char>(number_ >> (8 * i));
     ++number_;

@@ -39,10 +39,6 @@ private:
     bool sends_;
 };
 
-// After how many frames a key is replaced: 2^22 frames are 2^34 blocks of AES, within the bounds of
-// RFC 8446, 5.5. Tests lower it; it counts where Frames are made.
-inline std::uint64_t frames_of_a_key = std::uint64_t{1} << 22;
-
 // Frames follow the handshake, and docs/security.md describes them. This is one direction. A frame:
 // u32 length of the content, little endian | content, encrypted | code of both.
 class Frames {
@@ -55,13 +51,14 @@ public:
         return content + (content + kLongest - 1) / kLongest * (kHeader + kTail);
     }
 
-    using Secret = std::array<unsigned char, 32>;
+    // After so many frames a key is replaced: the content of 2^24 of the longest records of TLS, of
+    // which RFC 8446, 5.5 allows 2^24.5.
+    static constexpr std::uint64_t kFramesOfAKey = std::uint64_t{1} << 22;
+
+    using Secret = SecretBytes<32>;
 
     // secret: what the handshake exports for this direction of this connection alone.
-    Frames(const Secret& secret, bool sends);
-    ~Frames();
-    Frames(Frames&&) = default;
-    Frames& operator=(Frames&&) = default;
+    Frames(const Secret& secret, bool sends, std::uint64_t frames_of_a_key = kFramesOfAKey);
 
     // Writes whole(size) bytes: a frame of the first bytes of `content`, from 1 to kLongest.
     void seal(const Parts& content, std::size_t size, unsigned char* to);
@@ -81,7 +78,7 @@ private:
 
     Secret secret_;
     Gcm gcm_;
-    Gcm::Nonce mask_{};
+    SecretBytes<std::tuple_size_v<Gcm::Nonce>> mask_;
     std::uint64_t number_ = 0;  // of the next frame with this key
     std::uint64_t most_;        // frames of a key
 };

@@ -31,6 +31,25 @@ struct Left {
 };
 std::atomic<Left*> left_behind{nullptr};
 
+// A text that is overwritten when it goes.
+class SecretText {
+public:
+    explicit SecretText(std::string_view first, std::string_view second = {}) {
+        text_.reserve(first.size() + second.size());  // so no shorter copy stays behind
+        text_.append(first).append(second);
+    }
+    ~SecretText() { explicit_bzero(text_.data(), text_.size()); }
+    SecretText(const SecretText&) = delete;
+    SecretText& operator=(const SecretText&) = delete;
+
+    char* data() const { return text_.data(); }
+    std::size_t size() const { return text_.size(); }
+    std::string_view view() const { return text_; }
+
+private:
+    mutable std::string text_;  // OpenSSL's parameters are not const
+};
+
 void end() {
     ended.store(true);
     while (entered.load() != 0) std::this_thread::sleep_for(std::chrono::microseconds(20));
@@ -97,8 +116,8 @@ void prepare_cryptography() {
 
 void hkdf(std::string_view key, const std::string* salt, std::string_view info, unsigned char* to,
           std::size_t size) {
-    std::string material(key), context(info), digest = "SHA256",
-                                              extract = salt == nullptr ? "" : *salt;
+    const SecretText material(key);
+    std::string context(info), digest = "SHA256", extract = salt == nullptr ? "" : *salt;
     int mode =
         salt == nullptr ? EVP_KDF_HKDF_MODE_EXPAND_ONLY : EVP_KDF_HKDF_MODE_EXTRACT_AND_EXPAND;
     const OSSL_PARAM parameters[] = {
@@ -113,7 +132,6 @@ void hkdf(std::string_view key, const std::string* salt, std::string_view info, 
     const bool derived = state != nullptr && EVP_KDF_derive(state, to, size, parameters) == 1;
     EVP_KDF_CTX_free(state);
     EVP_KDF_free(kdf);
-    explicit_bzero(material.data(), material.size());
     if (!derived) fail(DDP_ERROR_INTERNAL, "OpenSSL cannot derive a key with HKDF-SHA-256");
 }
 
@@ -122,12 +140,10 @@ Key derive_key(std::string_view secret, std::string_view label) {
     guard.require();
     require_memory();
     // OpenSSL takes no empty key, but a secret may be empty.
-    std::string material = "libddp:";
-    material += secret;
+    const SecretText material("libddp:", secret);
     const std::string salt = "libddp";
-    Key key{};
-    hkdf(material, &salt, label, key.data(), key.size());
-    explicit_bzero(material.data(), material.size());
+    Key key;
+    hkdf(material.view(), &salt, label, key.data(), key.size());
     return key;
 }
 

@@ -1,6 +1,8 @@
 // OpenSSL in a process that may end while threads of libddp still run.
 #pragma once
 
+#include <string.h>
+
 #include <array>
 #include <cstddef>
 #include <string>
@@ -43,12 +45,18 @@ struct Freed {
     }
 };
 
+// Bytes that are overwritten when they go, however they go.
+template <std::size_t kSize>
+struct SecretBytes : std::array<unsigned char, kSize> {
+    ~SecretBytes() { explicit_bzero(this->data(), kSize); }
+};
+
 // HKDF-SHA-256 (RFC 5869) of at most 255 * 32 bytes; without a salt only its second half, which
 // expands a key. Inside Cryptography.
 void hkdf(std::string_view key, const std::string* salt, std::string_view info, unsigned char* to,
           std::size_t size);
 
-using Key = std::array<unsigned char, 32>;
+using Key = SecretBytes<32>;
 
 // HKDF-SHA-256: a key for one purpose, which says nothing about the secret or about keys of other
 // labels.

@@ -1,7 +1,6 @@
 #include <openssl/bio.h>
 #include <openssl/err.h>
 #include <openssl/ssl.h>
-#include <string.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -250,7 +249,6 @@ public:
         SSL_set_bio(ssl_.get(), bio, bio);
         SSL_set_app_data(ssl_.get(), this);
     }
-    ~TlsHandshake() override { explicit_bzero(key_.data(), key_.size()); }
 
     void become_client(std::string identity, const Key& key) {
         if (identity.size() > kLongestIdentity || identity.find('\0') != std::string::npos)
@@ -343,13 +341,15 @@ private:
         try {
             const std::string_view name(reinterpret_cast<const char*>(identity), size);
             if (size > kLongestIdentity || name.find('\0') != name.npos) return 1;
+            // Once for each of two hellos: a lookup may cost more than a stranger's bytes.
+            if (at->lookups_ == 2 || (at->lookups_ == 1 && name != at->identity_)) return 1;
+            ++at->lookups_;
             at->identity_ = name;
             std::optional<Key> key = at->lookup_(at->identity_);
             // OpenSSL goes on without a key, and finds that it has no certificate either
             if (!key) return 1;
             at->known_ = true;
             *session = session_of(ssl, *key);
-            explicit_bzero(key->data(), key->size());
             return *session != nullptr ? 1 : 0;
         } catch (...) {
             at->thrown_ = std::current_exception();
@@ -366,6 +366,8 @@ private:
                                   unsigned char* chosen_size, const unsigned char* offered,
                                   unsigned size, void*) {
         TlsHandshake* at = self(ssl);
+        // OpenSSL has proved the client's key, and has not yet computed anything that costs.
+        if (at->known_) at->hello_.note();
         const std::string_view mine = application(at->protection_);
         for (unsigned from = 0; from < size; from += 1U + offered[from]) {
             const std::string_view name(reinterpret_cast<const char*>(offered) + from + 1,
@@ -417,7 +419,6 @@ private:
         pipe_.clear();
         if (const int status = SSL_do_handshake(ssl_.get()); status != 1) {
             if (pipe_.stop() != Pipe::Stop::kNothingYet) failed();
-            if (known_) hello_.note();
             return false;
         }
         const unsigned char* chosen = nullptr;
@@ -454,24 +455,22 @@ private:
     std::unique_ptr<Channel> take_encrypted_channel() {
         const Cryptography inside;
         inside.require();
-        Frames from_client = exported("EXPORTER libddp from the client", !server_);
-        Frames from_server = exported("EXPORTER libddp from the server", server_);
+        Frames from_client = exported("EXPERIMENTAL libddp from the client", !server_);
+        Frames from_server = exported("EXPERIMENTAL libddp from the server", server_);
         ssl_.reset();
         return server_ ? make_encrypted_channel(std::move(fd_), std::move(from_server),
                                                 std::move(from_client))
                        : make_encrypted_channel(std::move(fd_), std::move(from_client),
                                                 std::move(from_server));
     }
-    // RFC 8446, 7.5. The secret depends on the whole handshake: both hellos, the key, the identity
-    // and the name of the application.
+    // RFC 8446, 7.5. The secret depends on the handshake up to the server's end of it: both hellos,
+    // the key, the identity and the name of the application.
     Frames exported(std::string_view label, bool sends) {
         Frames::Secret secret;
         if (SSL_export_keying_material(ssl_.get(), secret.data(), secret.size(), label.data(),
                                        label.size(), nullptr, 0, 0) != 1)
             no_tls();
-        Frames frames(secret, sends);
-        explicit_bzero(secret.data(), secret.size());
-        return frames;
+        return {secret, sends};
     }
 
     Descriptor fd_;
@@ -487,6 +486,7 @@ private:
 
     // Set by the callbacks of a server.
     bool known_ = false;  // there is a key for the client's identity
+    int lookups_ = 0;
     std::optional<Protection> offered_;
     Hello hello_{nullptr};
     std::exception_ptr thrown_;

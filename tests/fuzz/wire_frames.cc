@@ -14,18 +14,17 @@ namespace {
 
 using namespace libddp;
 
-constexpr wire::Frames::Secret kSecrets[2] = {{1}, {2}};
+const wire::Frames::Secret kSecrets[2] = {{1}, {2}};
 
 std::unique_ptr<wire::Channel> channel(Descriptor fd, int end) {
-    return wire::make_encrypted_channel(std::move(fd), wire::Frames(kSecrets[end], true),
-                                        wire::Frames(kSecrets[1 - end], false));
+    return wire::make_encrypted_channel(std::move(fd), wire::Frames(kSecrets[end], true, 3),
+                                        wire::Frames(kSecrets[1 - end], false, 3));
 }
 
 }  // namespace
 
 DDP_FUZZ_TARGET(wire_frames, input) {
     const wire::Cryptography inside;
-    wire::frames_of_a_key = 3;
     Reader bytes(input);
     Sockets out, in;  // from the sender to the relay, and from the relay to the receiver
     const auto sender = channel(std::move(out.mine), 0), receiver = channel(std::move(in.mine), 1);

@@ -21,7 +21,7 @@ struct Settings {
 // Throws INVALID_ARGUMENT naming the key or value.
 Settings read_settings(const ddp_backend_host& host);
 
-// "tls", "auth" or "plain".
+// "encrypted" or "plain".
 std::string name_of(wire::Protection protection);
 
 }  // namespace libddp::tcp

@@ -5,6 +5,7 @@
 
 #include "support.h"
 #include "wire/channels.h"
+#include "wire/crypto.h"
 
 namespace libddp::wire::testing {
 namespace {
@@ -286,9 +287,13 @@ TEST_P(EachChannel, LongMessagesBetweenThreads) {
 }
 
 TEST(EncryptedChannel, AKeyIsReplaced) {
-    const auto before = std::exchange(frames_of_a_key, 3);
-    Channels channels = open(Protection::kEncrypted, 20'000);
-    frames_of_a_key = before;
+    const Cryptography inside;
+    const Frames::Secret up_secret{{1}}, down_secret{{2}};
+    auto [one, two] = connected(20'000);
+    const Channels channels{make_encrypted_channel(std::move(one), Frames(up_secret, true, 3),
+                                                   Frames(down_secret, false, 3)),
+                            make_encrypted_channel(std::move(two), Frames(down_secret, true, 3),
+                                                   Frames(up_secret, false, 3))};
     Traffic up(*channels.client, *channels.server, 3'000'000, 11);
     Traffic down(*channels.server, *channels.client, 3'000'000, 12);
     for (int idle = 0; !(up.done() && down.done()) && idle < 100'000;) {

@@ -39,10 +39,11 @@ void send_all(wire::Channel& channel, std::string bytes) {
 
 int main(int, char** arguments) {
     const wire::Cryptography inside;
-    wire::frames_of_a_key = std::stoull(arguments[4]);
-    const auto channel = wire::make_encrypted_channel(Descriptor(std::stoi(arguments[1])),
-                                                      wire::Frames(secret_of(arguments[2]), true),
-                                                      wire::Frames(secret_of(arguments[3]), false));
+    const std::uint64_t frames_of_a_key = std::stoull(arguments[4]);
+    const auto channel =
+        wire::make_encrypted_channel(Descriptor(std::stoi(arguments[1])),
+                                     wire::Frames(secret_of(arguments[2]), true, frames_of_a_key),
+                                     wire::Frames(secret_of(arguments[3]), false, frames_of_a_key));
     try {
         for (;;) {
             std::string bytes(50'000, '\0');

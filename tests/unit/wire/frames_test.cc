@@ -18,18 +18,6 @@ std::string from_hex(const std::string& digits) {
     return bytes;
 }
 
-// Few frames of a key, while it lives.
-class FewFrames {
-public:
-    explicit FewFrames(std::uint64_t count) : before_(std::exchange(frames_of_a_key, count)) {}
-    ~FewFrames() { frames_of_a_key = before_; }
-    FewFrames(const FewFrames&) = delete;
-    FewFrames& operator=(const FewFrames&) = delete;
-
-private:
-    const std::uint64_t before_;
-};
-
 std::string seal(Frames& frames, std::string content) {
     std::string frame(Frames::whole(content.size()), '?');
     // In two pieces of odd sizes.
@@ -61,8 +49,7 @@ TEST(Frames, AreThoseOfTheDescription) {
         "140000002576fcc35d378eadc63563e15e206d66d6aaef68d0f5500327cf82888eee0bccb38058b0",
         "01000000842d8aff995b029709284f9ff0397da801"};
     const Cryptography inside;
-    const FewFrames two(2);
-    Frames sealing(secret, true), opening(secret, false), late(secret, false);
+    Frames sealing(secret, true, 2), opening(secret, false, 2), late(secret, false, 2);
     for (std::size_t i = 0; i < std::size(contents); ++i) {
         const std::string frame = seal(sealing, contents[i]);
         EXPECT_EQ(frame, from_hex(expected[i])) << i;
@@ -149,8 +136,8 @@ protected:
 TEST_F(BesideOpenSsl, EachDirectionHasTheSecretOfItsLabel) {
     const ErrorInfo error = meet("w");
     ASSERT_TRUE(error.ok()) << error.message;
-    Frames from_client = frames("EXPORTER libddp from the client", false),
-           from_server = frames("EXPORTER libddp from the server", true);
+    Frames from_client = frames("EXPERIMENTAL libddp from the client", false),
+           from_server = frames("EXPERIMENTAL libddp from the server", true);
     EXPECT_EQ(send_some(*channel_, "up"), 2U);
     EXPECT_EQ(open_frame(from_client, read_all(other_.get())), "up");
     write_all(other_.get(), seal(from_server, "down"));
@@ -167,20 +154,22 @@ TEST_F(BesideOpenSsl, DataDoNotComeWithTheWelcome) {
 
 #ifndef DDP_SANITIZED  // sanitizers end a process that finds no memory
 // A key that was replaced by half would protect two frames with one nonce.
-TEST_F(BesideOpenSsl, NothingIsSentAfterAKeyCouldNotBeReplaced) {
-    const FewFrames three(3);
-    ASSERT_TRUE(meet("w").ok());
-    for (int i = 0; i < 3; ++i) EXPECT_EQ(send_some(*channel_, "before"), 6U);
-    read_all(other_.get());
+TEST(Frames, NothingIsSentAfterAKeyCouldNotBeReplaced) {
+    const Cryptography inside;
+    auto [mine, other] = connected();
+    const auto channel =
+        make_encrypted_channel(std::move(mine), Frames({{1}}, true, 3), Frames({{2}}, false, 3));
+    for (int i = 0; i < 3; ++i) EXPECT_EQ(send_some(*channel, "before"), 6U);
+    read_all(other.get());
     rlimit before{};
     getrlimit(RLIMIT_AS, &before);
     const rlimit none{0, before.rlim_max};
     setrlimit(RLIMIT_AS, &none);
-    EXPECT_THROW(send_some(*channel_, "the fourth"), std::bad_alloc);
+    EXPECT_THROW(send_some(*channel, "the fourth"), std::bad_alloc);
     setrlimit(RLIMIT_AS, &before);
     for (int i = 0; i < 2; ++i)
-        EXPECT_EQ(error_of([&] { send_some(*channel_, "after"); }).code, DDP_ERROR_OUT_OF_MEMORY);
-    EXPECT_EQ(read_all(other_.get()), "");
+        EXPECT_EQ(error_of([&] { send_some(*channel, "after"); }).code, DDP_ERROR_OUT_OF_MEMORY);
+    EXPECT_EQ(read_all(other.get()), "");
 }
 #endif
 

@@ -157,6 +157,29 @@ TEST_F(GateTest, ARecordingIsUsedOnce) {
     EXPECT_TRUE(client.done) << client.error.message;
 }
 
+// It has used its number although the connection ends, or goes on with nonsense, before the server
+// waits for more.
+TEST_F(GateTest, ARecordingThatEndsAtOnceIsUsedOnce) {
+    for (const std::string after : {"", "nonsense", "\x17\x03\x03\x00\x01x"}) {
+        const std::string hello = recording();
+        SeenHellos seen;
+        int lookups = 0;
+        for (int i = 0; i < 5; ++i) {
+            auto [here, there] = connected();
+            write_all(there.get(), hello + after);
+            shutdown(there.get(), SHUT_WR);
+            const auto lookup = [&](std::string_view identity) {
+                ++lookups;
+                return knows("me", key_of("s3cret"))(identity);
+            };
+            End server{Handshake::server(std::move(here), lookup, Protection::kEncrypted, &seen)};
+            server.step();
+            EXPECT_FALSE(server.error.ok());
+        }
+        EXPECT_EQ(lookups, 1) << after;
+    }
+}
+
 // Somebody else's key is not in the number, so such a hello pushes none out and is not remembered.
 TEST_F(GateTest, OnlyAHelloWithTheKeyIsRemembered) {
     SeenHellos seen;

@@ -106,6 +106,61 @@ TEST(Handshake, ALookupMayThrow) {
     EXPECT_FALSE(one.error.ok());
 }
 
+// A hello that offers this many identities, whose binders are worth nothing.
+std::string hello_with_identities(int count) {
+    auto [mine, other] = connected();
+    End client{Handshake::client(std::move(mine), "me", key_of(""), Protection::kEncrypted)};
+    client.step();
+    std::string hello = read_all(other.get());
+    const auto number = [&hello](std::size_t at, int bytes) {
+        std::size_t value = 0;
+        for (int i = 0; i < bytes; ++i)
+            value =
+                value << 8 | static_cast<unsigned char>(hello[at + static_cast<std::size_t>(i)]);
+        return value;
+    };
+    const auto two = [](std::size_t value) {
+        return std::string{static_cast<char>(value >> 8), static_cast<char>(value)};
+    };
+    // record header | message header | version, random | session | suites | compression | extensions
+    std::size_t at = 5 + 4 + 2 + 32;
+    at += 1 + number(at, 1);
+    at += 2 + number(at, 2);
+    at += 1 + number(at, 1);
+    std::string identities, binders;
+    for (int i = 0; i < count; ++i) {
+        identities += two(5) + str(10'000 + i) + std::string(4, '\0');
+        binders += std::string(1, ' ') + std::string(32, 'b');
+    }
+    // The last extension: type, length, 8 bytes of identities with their length, 33 of binders.
+    const std::size_t last = 2 + 2 + 2 + 8 + 2 + 33;
+    std::string extensions = hello.substr(at + 2, hello.size() - at - 2 - last);
+    const std::string keys = two(identities.size()) + identities + two(binders.size()) + binders;
+    extensions += two(41) + two(keys.size()) + keys;
+    std::string message = hello.substr(9, at - 9) + two(extensions.size()) + extensions;
+    message = std::string("\1\0", 2) + two(message.size()) + message;
+    return hello.substr(0, 3) + two(message.size()) + message;
+}
+
+TEST(Handshake, FewIdentitiesOfAHelloAreLookedUp) {
+    for (const int offered : {1, 2, 100}) {
+        auto [mine, other] = connected();
+        int lookups = 0;
+        End server{Handshake::server(
+            std::move(mine),
+            [&lookups](std::string_view identity) -> std::optional<Key> {
+                EXPECT_EQ(identity, "10000");
+                ++lookups;
+                return std::nullopt;
+            },
+            Protection::kEncrypted)};
+        write_all(other.get(), hello_with_identities(offered));
+        server.step();
+        EXPECT_EQ(server.error.code, DDP_ERROR_PERMISSION_DENIED) << server.error.message;
+        EXPECT_EQ(lookups, 1) << offered;
+    }
+}
+
 TEST(Handshake, SilenceIsNoError) {
     auto [client, server] = connected();
     End one{Handshake::client(std::move(client), "me", key_of(""), Protection::kEncrypted)};
