@@ -114,8 +114,11 @@ void write_post(Reader& bytes, Post& post, const Location& block, std::string_vi
 }
 
 void write_freed(Reader& bytes, FreedBlocks& freed, const Location& block) {
-    freed.count.fetch_add(bytes.flag() ? bytes.byte() : 1000);  // after so many all are unmapped
-    for (auto& one : freed.blocks) one.store(block.block + 4096 * bytes.below(3));
+    // its count, and the blocks
+    auto* const words = reinterpret_cast<std::atomic<std::uint64_t>*>(&freed);
+    words[0].fetch_add(bytes.flag() ? bytes.byte() : 1000);  // after so many all are unmapped
+    for (std::size_t i = 1; i < sizeof freed / sizeof *words; ++i)
+        words[i].store(block.block + 4096 * bytes.below(3));
 }
 
 struct Message {

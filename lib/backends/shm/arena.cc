@@ -57,9 +57,7 @@ void Arena::deallocate(void* memory) {
     if (found == own_.end())
         fail(DDP_ERROR_INVALID_ARGUMENT, "this memory was not allocated from this group");
     const Block& block = found->second;
-    const std::uint64_t count = freed_.count.load(std::memory_order_relaxed);
-    freed_.blocks[count % FreedBlocks::kRemembered].store(block.offset, std::memory_order_relaxed);
-    freed_.count.store(count + 1, std::memory_order_release);
+    freed_.add(block.offset);
     const bool zeroed = segment_.release(block.offset, block.mapping.bytes());
     if (zeroed && reuse_.load(std::memory_order_relaxed))
         give_back_place(block.offset, block.mapping.bytes());
@@ -100,16 +98,9 @@ const Mapping& Arena::mapping_of(int rank, const Location& location) {
 
 void Arena::follow(int rank, const FreedBlocks& freed) {
     Other& other = others_[static_cast<std::size_t>(rank)];
-    const std::uint64_t count = freed.count.load(std::memory_order_acquire);
-    if (count == other.freed) return;
-    if (count - other.freed > FreedBlocks::kRemembered) {
-        other.blocks.clear();  // too many to tell which: what is still needed is mapped again
-    } else {
-        for (; other.freed < count; ++other.freed)
-            other.blocks.erase(freed.blocks[other.freed % FreedBlocks::kRemembered].load(
-                std::memory_order_relaxed));
-    }
-    other.freed = count;
+    const auto unmap = [&other](std::uint64_t block) { other.blocks.erase(block); };
+    // What is still needed is mapped again.
+    if (!freed.follow(other.freed, unmap)) other.blocks.clear();
 }
 
 }  // namespace libddp::shm

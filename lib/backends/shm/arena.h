@@ -24,10 +24,35 @@ struct Location {
 };
 
 // In shared memory, one for each rank: the blocks that it has freed, so that others unmap them.
-struct FreedBlocks {
+class FreedBlocks {
+public:
+    // One thread at a time.
+    void add(std::uint64_t block) {
+        const std::uint64_t count = count_.load(std::memory_order_relaxed);
+        // A reader that finds this block in the place of an older one then sees the count, too.
+        blocks_[count % kRemembered].store(block, std::memory_order_release);
+        count_.store(count + 1, std::memory_order_release);
+    }
+    // Calls gone(block) for those after the first `seen`, and adds them to `seen`. False: there
+    // were too many to tell all of them.
+    template <class Gone>
+    bool follow(std::uint64_t& seen, Gone gone) const {
+        const std::uint64_t first = seen;
+        seen = count_.load(std::memory_order_acquire);  // the blocks before it are there
+        if (seen == first) return true;
+        if (seen - first >= kRemembered) return false;
+        for (std::uint64_t n = first; n < seen; ++n)
+            gone(blocks_[n % kRemembered].load(std::memory_order_relaxed));
+        // Pairs with the release of a block: whether one was overwritten before it was read.
+        std::atomic_thread_fence(std::memory_order_acquire);
+        return count_.load(std::memory_order_relaxed) - first < kRemembered;
+    }
+
+private:
     static constexpr std::size_t kRemembered = 64;
-    std::atomic<std::uint64_t> count;
-    std::atomic<std::uint64_t> blocks[kRemembered];  // number n at n % kRemembered
+
+    std::atomic<std::uint64_t> count_;
+    std::atomic<std::uint64_t> blocks_[kRemembered];  // number n at n % kRemembered
 };
 
 class Arena {
