@@ -55,6 +55,15 @@ void add_to(std::uint64_t& total, std::uint64_t amount) {
     std::atomic_ref(total).fetch_add(amount, std::memory_order_relaxed);
 }
 
+// Last: it tells a reader that the rest is there.
+void put_magic(char* place) {
+    std::uint64_t magic = 0;
+    static_assert(sizeof magic == sizeof kMagic);
+    std::memcpy(&magic, kMagic, sizeof magic);
+    std::atomic_ref(*reinterpret_cast<std::uint64_t*>(place))
+        .store(magic, std::memory_order_release);
+}
+
 void add_text(std::string& bytes, std::string_view text) {
     bytes.append(text.substr(0, text.find('\0'))).push_back('\0');
 }
@@ -189,7 +198,7 @@ Record::Record(const std::string& folder)
         std::chrono::nanoseconds(std::chrono::system_clock::now().time_since_epoch()).count();
     copy_text(head_->host_id, sizeof head_->host_id, host_id());
     copy_text(head_->host, sizeof head_->host, host_name());
-    std::memcpy(head_->magic, kMagic, sizeof kMagic);
+    put_magic(head_->magic);
 }
 
 // The file has the pages before they are mapped: a full disk is an error here, and not a signal
@@ -248,12 +257,7 @@ char* Record::add_locked(FactKind kind, std::uint32_t owner, std::string_view fa
     FactHead head{{}, bytes, fact.size(), kind, owner};
     std::memcpy(memory, &head, sizeof head);
     std::memcpy(memory + sizeof head, fact.data(), fact.size());
-    // Last: it tells a reader that the rest is there.
-    std::uint64_t magic = 0;
-    static_assert(sizeof magic == sizeof kMagic);
-    std::memcpy(&magic, kMagic, sizeof magic);
-    std::atomic_ref(*reinterpret_cast<std::uint64_t*>(memory))
-        .store(magic, std::memory_order_release);
+    put_magic(memory);
     return memory + sizeof head;
 }
 

@@ -1,6 +1,7 @@
 // A rank that sleeps for a counter is woken when the counter is there, and then sees what the ranks
 // that have counted wrote before.
 //
+// also kRanks = 2 => kRanks = 3
 // weaken lib/backends/shm/counter.h: value_.fetch_add(amount) => value_.fetch_add(amount, std::memory_order_relaxed)
 // weaken lib/backends/shm/counter.h: value_.fetch_add(amount) => value_.fetch_add(amount, std::memory_order_acq_rel)
 // weaken lib/backends/shm/counter.h: value_.load(std::memory_order_acquire) => value_.load(std::memory_order_relaxed)

@@ -1,5 +1,6 @@
 // Each part of a collective is done by one rank, once, and every rank then sees all parts.
 //
+// also kRanks = 2, kCollectives = 2 => kRanks = 3, kCollectives = 1
 // weaken lib/backends/shm/counter.h: value_.store(value) => value_.store(value, std::memory_order_relaxed)
 // weaken lib/backends/shm/counter.h: value_.load(std::memory_order_acquire) => value_.load(std::memory_order_relaxed)
 // weaken lib/backends/shm/team.cc: seen, next, std::memory_order_acq_rel => seen, next, std::memory_order_acquire

@@ -1,6 +1,7 @@
 // Each rank reads from the posts of all others what they have posted for this collective, and none
 // overwrites a post that another rank may still read.
 //
+// also kRanks = 2, kCollectives = 3 => kRanks = 3, kCollectives = 2
 // weaken lib/backends/shm/counter.h: value_.fetch_add(amount) => value_.fetch_add(amount, std::memory_order_relaxed)
 // weaken lib/backends/shm/counter.h: value_.fetch_add(amount) => value_.fetch_add(amount, std::memory_order_acquire)
 // weaken lib/backends/shm/counter.h: value_.load(std::memory_order_acquire) => value_.load(std::memory_order_relaxed)

@@ -1,7 +1,9 @@
 #include "why/reader.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
+#include <cstddef>
 #include <cstring>
 #include <filesystem>
 #include <stdexcept>
@@ -40,12 +42,60 @@ bool is_sensible(const Event& event) {
     return true;
 }
 
-// slots: a part of the ring, of which the first has the index `first`.
-void read_slots(ProcessRecord& record, std::string_view slots, std::uint64_t first,
+// A file that its process may extend meanwhile.
+class File {
+public:
+    explicit File(const std::filesystem::path& path)
+        : size_(std::filesystem::file_size(path)), stream_(path, std::ios::binary) {
+        if (!stream_) throw std::runtime_error(std::strerror(errno));
+    }
+
+    std::uint64_t size() const { return size_; }
+    std::string read(std::uint64_t from, std::uint64_t count) {
+        std::string bytes(count, '\0');
+        stream_.seekg(static_cast<std::streamoff>(from));
+        stream_.read(bytes.data(), static_cast<std::streamsize>(count));
+        if (!stream_) throw std::runtime_error("it is too short");
+        return bytes;
+    }
+
+private:
+    const std::uint64_t size_;
+    FileIn stream_;
+};
+
+// A part of a file, read three times, one after another.
+struct Looks {
+    std::string before, now, after;
+};
+
+Looks look(File& file, std::uint64_t from, std::uint64_t count) {
+    Looks looks;
+    for (std::string* one : {&looks.before, &looks.now, &looks.after}) {
+        *one = file.read(from, count);
+        // Pairs with the release of the number with which a process ends a write, and with the
+        // fence behind the 0 with which it begins one.
+        std::atomic_thread_fence(std::memory_order_acquire);
+    }
+    return looks;
+}
+
+// The number with which a process ends a write, as it was before and after everything else was
+// read. 0: it was written meanwhile.
+template <class Number>
+Number number_of(const Looks& looks, std::size_t at) {
+    const auto before = Bytes(std::string_view(looks.before).substr(at)).value<Number>();
+    const auto after = Bytes(std::string_view(looks.after).substr(at)).value<Number>();
+    return before == after ? before : 0;
+}
+
+// looks: at a part of the ring, of which the first slot has the index `first`.
+void read_slots(ProcessRecord& record, const Looks& looks, std::uint64_t first,
                 std::uint64_t ring) {
-    for (std::uint64_t i = 0; i < slots.size() / sizeof(Event); ++i) {
+    for (std::uint64_t i = 0; i < looks.now.size() / sizeof(Event); ++i) {
         Event event;
-        std::memcpy(&event, slots.data() + i * sizeof event, sizeof event);
+        std::memcpy(&event, looks.now.data() + i * sizeof event, sizeof event);
+        event.number = number_of<std::uint64_t>(looks, i * sizeof event);
         // Its number says its place: anything else is damage.
         if (event.number != 0 && (event.number - 1) % ring == first + i && is_sensible(event))
             record.events.push_back(event);
@@ -122,10 +172,11 @@ Verdict read_verdict(Bytes fact) {
     return verdict_of(head, std::string(fact.rest()));
 }
 
-std::optional<Failure> read_failure(Bytes fact) {
+// time_ns: of the error; 0: none, or it is being written.
+std::optional<Failure> read_failure(Bytes fact, std::int64_t time_ns) {
     const auto head = fact.value<FailureFact>();
-    if (sensible(head.time_ns, "the time of an error") == 0) return std::nullopt;
-    return Failure{verdict_of(head.error, fact.text()), head.time_ns};
+    if (sensible(time_ns, "the time of an error") == 0) return std::nullopt;
+    return Failure{verdict_of(head.error, fact.text()), time_ns};
 }
 
 // Adds up those with the same rank.
@@ -169,7 +220,9 @@ ContextRecord read_context_again(Bytes fact, std::uint32_t owner,
     return context;
 }
 
-void read_fact(ProcessRecord& record, const FactHead& head, Bytes fact) {
+// at: where the fact lies in `looks`.
+void read_fact(ProcessRecord& record, const FactHead& head, const Looks& looks, std::size_t at) {
+    Bytes fact(std::string_view(looks.now).substr(at, head.bytes));
     switch (head.kind) {
         case FactKind::kGroup:
             record.groups.push_back(read_group(fact, head.owner));
@@ -192,7 +245,8 @@ void read_fact(ProcessRecord& record, const FactHead& head, Bytes fact) {
             if (auto* group = find_owner(record.groups, head.owner)) read_peers(group->peers, fact);
             return;
         case FactKind::kFailure:
-            record.failure = read_failure(fact);
+            record.failure = read_failure(
+                fact, number_of<std::int64_t>(looks, at + offsetof(FailureFact, time_ns)));
             return;
         case FactKind::kMark:
             record.marks[head.owner] = fact.rest();
@@ -201,17 +255,20 @@ void read_fact(ProcessRecord& record, const FactHead& head, Bytes fact) {
 }
 
 // A block that the process has not finished is the last one.
-void read_facts(ProcessRecord& record, Bytes blocks) {
+void read_facts(ProcessRecord& record, const Looks& looks) {
+    Bytes blocks(looks.now);
     while (blocks.rest().size() >= sizeof(FactHead)) {
+        const std::size_t at = looks.now.size() - blocks.rest().size();
+        if (looks.before.compare(at, sizeof kMagic, kMagic, sizeof kMagic) != 0) return;
         FactHead head;
         std::memcpy(&head, blocks.rest().data(), sizeof head);
-        if (std::memcmp(head.magic, kMagic, sizeof kMagic) != 0) return;
         if (head.bytes > head.block_bytes || head.block_bytes < sizeof head ||
             head.owner >= kMostMarks)
             throw std::runtime_error("a fact has no sensible size");
         Bytes block(blocks.take(head.block_bytes));
         block.take(sizeof head);
-        read_fact(record, head, Bytes(block.take(head.bytes)));
+        block.take(head.bytes);
+        read_fact(record, head, looks, at + sizeof head);
     }
 }
 
@@ -239,32 +296,10 @@ void check_ring(std::uint64_t events, std::uint64_t file_bytes) {
         throw std::runtime_error("it is too short");
 }
 
-// A file that its process may extend meanwhile.
-class File {
-public:
-    explicit File(const std::filesystem::path& path)
-        : size_(std::filesystem::file_size(path)), stream_(path, std::ios::binary) {
-        if (!stream_) throw std::runtime_error(std::strerror(errno));
-    }
-
-    std::uint64_t size() const { return size_; }
-    std::string read(std::uint64_t from, std::uint64_t count) {
-        std::string bytes(count, '\0');
-        stream_.seekg(static_cast<std::streamoff>(from));
-        stream_.read(bytes.data(), static_cast<std::streamsize>(count));
-        if (!stream_) throw std::runtime_error("it is too short");
-        return bytes;
-    }
-
-private:
-    const std::uint64_t size_;
-    FileIn stream_;
-};
-
 // The newest events lie before the place of the next one, and perhaps at the end of the ring.
 void read_newest(ProcessRecord& record, File& file, const Head& head, std::uint64_t most) {
     const auto read = [&](std::uint64_t first, std::uint64_t count) {
-        read_slots(record, file.read(kPage + first * sizeof(Event), count * sizeof(Event)), first,
+        read_slots(record, look(file, kPage + first * sizeof(Event), count * sizeof(Event)), first,
                    head.events);
     };
     const std::uint64_t wanted = std::min({head.events, head.written, most});
@@ -279,15 +314,16 @@ void read_newest(ProcessRecord& record, File& file, const Head& head, std::uint6
 std::optional<ProcessRecord> read_record(const std::string& path, const Limits& limits) try {
     File file(path);
     if (file.size() == 0) return std::nullopt;
-    const Head head = Bytes(file.read(0, sizeof(Head))).value<Head>();
-    if (head.magic[0] == '\0') return std::nullopt;
+    const Looks looks = look(file, 0, sizeof(Head));
+    if (looks.before[0] == '\0') return std::nullopt;
+    const Head head = Bytes(looks.now).value<Head>();
     ProcessRecord record = record_of(head, path);
     check_ring(head.events, file.size());
     read_newest(record, file, head, limits.events);
     const std::uint64_t facts = kPage + head.events * sizeof(Event);
     if (file.size() - facts > limits.fact_bytes)
         throw std::runtime_error("it holds too many facts");
-    read_facts(record, Bytes(file.read(facts, file.size() - facts)));
+    read_facts(record, look(file, facts, file.size() - facts));
     return record;
 } catch (const std::runtime_error& error) {
     throw std::runtime_error(path + " is not a record of libddp: " + error.what());

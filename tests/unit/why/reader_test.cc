@@ -4,9 +4,12 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
+#include <atomic>
 #include <filesystem>
+#include <thread>
 
 #include "record/recorder.h"
+#include "util/deadline.h"
 #include "why/folder.h"
 #include "why/sights.h"
 
@@ -65,6 +68,35 @@ TEST_F(Reader, FindsTheNewestEventsWhereverTheyLie) {
             EXPECT_EQ(record.lost, static_cast<std::uint64_t>(written) - kept);
         }
     }
+}
+
+// The ring goes round many times while the reader reads it once.
+TEST_F(Reader, LeavesOutEventsThatAreBeingWritten) {
+    std::atomic<bool> stop{false};
+    std::thread writer([&] {
+        for (std::int64_t n = 1; !stop; ++n)
+            group.write({.kind = EventKind::kLaunch,
+                         .step = n,
+                         .bucket = static_cast<std::int32_t>(n % 1000),
+                         .bytes = static_cast<std::uint64_t>(n),
+                         .sequence = n,
+                         .since_ns = n,
+                         .param = static_cast<std::int32_t>(n % 1000),
+                         .time_ns = n});
+    });
+    std::size_t torn = 0;
+    const Deadline end = Deadline::after_ms(500);
+    while (!end.expired())
+        for (const Event& event : read().events)
+            torn += event.kind == EventKind::kLaunch &&
+                    (event.step != event.time_ns || event.sequence != event.time_ns ||
+                     event.since_ns != event.time_ns ||
+                     event.bytes != static_cast<std::uint64_t>(event.time_ns) ||
+                     event.bucket != event.time_ns % 1000 || event.param != event.bucket);
+    stop = true;
+    writer.join();
+    EXPECT_EQ(torn, 0U);
+    written = static_cast<std::int64_t>(read().events.back().number);
 }
 
 TEST_F(Reader, TotalsOutliveTheEvents) {
