@@ -10,8 +10,9 @@ namespace libddp {
 class OperationCounts {
 public:
     void give() { given_.fetch_add(1, std::memory_order_acq_rel); }
+    // Before ended_, so that a thread that sees the end sees how it was.
     void end(bool well) {
-        if (!well) failed_.fetch_add(1, std::memory_order_acq_rel);
+        (well ? succeeded_ : failed_).fetch_add(1, std::memory_order_acq_rel);
         ended_.fetch_add(1, std::memory_order_acq_rel);
     }
 
@@ -21,16 +22,16 @@ public:
         const std::int64_t ended = ended_.load(std::memory_order_acquire);
         return ended == given() ? ended : -1;
     }
-    // How many have ended without an error, and how many will have when all have ended.
-    std::int64_t successes() const {
-        return ended_.load(std::memory_order_acquire) - failed_.load(std::memory_order_acquire);
-    }
+    // How many have ended without an error.
+    std::int64_t successes() const { return succeeded_.load(std::memory_order_acquire); }
+    // How many will have when all have ended. Fewer, where operations begin and fail meanwhile.
     std::int64_t successes_expected() const {
-        return given() - failed_.load(std::memory_order_acquire);
+        const std::int64_t count = given();
+        return count - failed_.load(std::memory_order_acquire);
     }
 
 private:
-    std::atomic<std::int64_t> given_{0}, ended_{0}, failed_{0};
+    std::atomic<std::int64_t> given_{0}, ended_{0}, succeeded_{0}, failed_{0};
 };
 
 }  // namespace libddp

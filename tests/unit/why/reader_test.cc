@@ -80,19 +80,16 @@ TEST_F(Reader, LeavesOutEventsThatAreBeingWritten) {
                          .bucket = static_cast<std::int32_t>(n % 1000),
                          .bytes = static_cast<std::uint64_t>(n),
                          .sequence = n,
-                         .since_ns = n,
-                         .param = static_cast<std::int32_t>(n % 1000),
-                         .time_ns = n});
+                         .param = static_cast<std::int32_t>(n % 1000)});
     });
     std::size_t torn = 0;
     const Deadline end = Deadline::after_ms(500);
     while (!end.expired())
         for (const Event& event : read().events)
             torn += event.kind == EventKind::kLaunch &&
-                    (event.step != event.time_ns || event.sequence != event.time_ns ||
-                     event.since_ns != event.time_ns ||
-                     event.bytes != static_cast<std::uint64_t>(event.time_ns) ||
-                     event.bucket != event.time_ns % 1000 || event.param != event.bucket);
+                    (event.sequence != event.step || event.param != event.step % 1000 ||
+                     event.bytes != static_cast<std::uint64_t>(event.step) ||
+                     event.bucket != event.step % 1000);
     stop = true;
     writer.join();
     EXPECT_EQ(torn, 0U);
