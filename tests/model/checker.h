@@ -19,7 +19,8 @@ int __VERIFIER_mutex_unlock(__VERIFIER_mutex_t* mutex);
 }
 
 // A fact that holds in every execution.
-#define ALWAYS(fact) ((fact) ? static_cast<void>(0) : __VERIFIER_assert_fail(#fact, __FILE__, __LINE__))
+#define ALWAYS(fact) \
+    ((fact) ? static_cast<void>(0) : __VERIFIER_assert_fail(#fact, __FILE__, __LINE__))
 
 namespace libddp::model {
 

@@ -3,9 +3,8 @@
 //
 // weaken lib/comm/operation_counts.h: ended_.fetch_add(1, std::memory_order_acq_rel) => ended_.fetch_add(1, std::memory_order_relaxed)
 // weaken lib/comm/operation_counts.h: ended = ended_.load(std::memory_order_acquire) => ended = ended_.load(std::memory_order_relaxed)
-#include "comm/operation_counts.h"
-
 #include "checker.h"
+#include "comm/operation_counts.h"
 
 namespace libddp {
 namespace {

@@ -38,7 +38,7 @@ int str(const Parts&...) {
     return 0;
 }
 
-// What the library does beside the step.
+// The library does more in a step, which the checker need not know.
 struct Ignored {
     void check() const {}
     void run_callbacks() const {}
@@ -116,10 +116,10 @@ public:
 private:
     Phase look() const;
     Phase begin(Phase phase);
-    void require_filling(Phase phase) const {
-        ALWAYS(phase == Phase::kFilling);
+    void require_filling(Phase phase) const { ALWAYS(phase == Phase::kFilling); }
+    void refuse(std::int32_t, const ParamState&, std::int32_t) const {
+        __VERIFIER_thread_exit(nullptr);
     }
-    void refuse(std::int32_t, const ParamState&, std::int32_t) const { __VERIFIER_thread_exit(nullptr); }
     void require_unannounced(std::int32_t, std::int32_t) const { __VERIFIER_thread_exit(nullptr); }
     void note_announced(std::int32_t) {}
     void put_in_place(std::int32_t, ParamState&) {
@@ -151,7 +151,8 @@ void* announce(void* argument) {
     wait_for_end();
     Arrivals step(parts, &state);
     gradient[model::number_of(argument)] = 1;
-    step.announce(0, state, [] {}, [](Phase) { ALWAYS(parts.step->number == 1); });
+    step.announce(
+        0, state, [] {}, [](Phase) { ALWAYS(parts.step->number == 1); });
     return nullptr;
 }
 

@@ -16,11 +16,10 @@
 // weaken tools/why/reader.cc: std::atomic_thread_fence(std::memory_order_acquire); => nothing
 // weaken tools/why/reader.cc: before == after ? before : 0 => before
 // weaken tools/why/reader.cc: before == after ? before : 0 => after
-#include "record/layout.h"
-
 #include <atomic>
 
 #include "checker.h"
+#include "record/layout.h"
 
 namespace libddp::record {
 

@@ -99,7 +99,7 @@ const Mapping& Arena::mapping_of(int rank, const Location& location) {
 void Arena::follow(int rank, const FreedBlocks& freed) {
     Other& other = others_[static_cast<std::size_t>(rank)];
     const auto unmap = [&other](std::uint64_t block) { other.blocks.erase(block); };
-    // What is still needed is mapped again.
+    // Blocks that are still needed are mapped again.
     if (!freed.follow(other.freed, unmap)) other.blocks.clear();
 }
 
