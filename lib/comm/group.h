@@ -56,6 +56,7 @@ public:
     virtual void perform(const Collective& collective, const OpTag& tag) { run(collective, tag); }
 
     // Runs continuations that wait for a thread inside a libddp call. Cheap when there are none.
+    // Relaxed: the queue itself is under a lock, and a thread that waits looks there.
     void run_callbacks() {
         if (waiting_callbacks_->load(std::memory_order_relaxed) <= 0) return;
         const NoCancellation uncancelled;
@@ -88,7 +89,7 @@ public:
 protected:
     Group(std::int32_t rank, std::int32_t world) : rank_(rank), world_(world) {}
 
-    // From now on verdict() has one.
+    // From now on verdict() has one. Released with it to broken().
     void set_broken() { broken_.store(true, std::memory_order_release); }
     // Where the number of waiting continuations stands, as long as the group lives. Before anybody
     // else has the group.

@@ -51,6 +51,7 @@ void Arrivals::announce(std::int32_t param, ParamState& s, Check check, Give giv
         parts_.observers.publisher->require_asked(parts_, param);
     const Phase phase = begin(found);
     give(phase);
+    // The last use takes over what the others have written.
     const std::int32_t before = s.now.calls.fetch_add(1, std::memory_order_acq_rel);
     if (before >= s.uses) refuse(param, s, before);
     if (before + 1 == s.uses) note_announced(param);

@@ -152,6 +152,7 @@ void DeviceGradients::come(const Gradient& gradient, void* stream, bool later) {
 void DeviceGradients::decide(std::int32_t param, const Gradient& gradient, Fill fill) {
     Bucket& b = bucket(gradient.bucket);
     fills_[static_cast<std::size_t>(param)] = fill;
+    // The last one takes over the fills of the others.
     if (b.missing.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
     const Lock lock(b.mutex);
     for (void* stream : b.streams) b.complete.push_back(b.device_streams->stream()->record(stream));

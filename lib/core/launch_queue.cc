@@ -100,7 +100,8 @@ void LaunchQueue::gradient_absent(std::int32_t bucket, std::int32_t param) {
 }
 
 // The first to come launches; whoever comes while it does leaves a request, and it looks again
-// before it goes.
+// before it goes. A request releases a bucket to the thread that launches, and takes over from the
+// one that launched before.
 void LaunchQueue::launch_ready() {
     Step& step = *step_;
     if (step.requests.fetch_add(1, std::memory_order_acq_rel) != 0) return;

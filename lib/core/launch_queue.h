@@ -47,6 +47,7 @@ public:
     // Lock-free. Launches what is ready.
     void gradient_in_place(std::int32_t bucket, bool used = true) {
         const auto b = static_cast<std::size_t>(bucket);
+        // Releases the gradient to the thread that launches, whichever that is.
         if (used && step_->ballots) (*entries_)[b].now.used.store(true, std::memory_order_relaxed);
         if (pending_[b].fetch_sub(1, std::memory_order_acq_rel) == 1) launch_ready();
     }

@@ -289,6 +289,7 @@ void Norms::on_end(ReducerParts& parts) {
     std::fill(clipped_.begin(), clipped_.end(), 0);
     const Lock lock(mutex_);
     waits_ = later;
+    // Relaxed: a thread that finds it takes the lock before it reads anything else.
     ended_.store(&parts, std::memory_order_relaxed);
 }
 

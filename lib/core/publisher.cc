@@ -140,8 +140,8 @@ OpTag tag_between_steps(const ReducerParts& parts, const ddp_bucket& bucket) {
 struct Publisher::Parcel {
     WorkPtr work{};                        // null: no other rank has or needs a value
     std::shared_ptr<Delivery> delivery{};  // that of their values; null: they are in the bucket
-    EventPtr arrived{};  // on a device: where its stream is when the values are there
-    std::atomic<bool> taken{false};
+    EventPtr arrived{};              // on a device: where its stream is when the values are there
+    std::atomic<bool> taken{false};  // releases the values in the program's memory
     std::atomic<bool> asked_for{false};  // the program has waited for them
     Mutex mutex{};
 };

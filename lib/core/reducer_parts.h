@@ -81,7 +81,7 @@ struct ReducerParts {
     LaunchQueue queue;
     std::unique_ptr<Layout> layout;
     // Outside the step: a gradient that comes too late reads it while one step makes way for the
-    // next.
+    // next. kIdle releases the new step to the thread of its first gradient.
     std::atomic<Phase> phase{Phase::kIdle};
     std::optional<Step> step;
     bool sync = true;  // of steps for which ranks do not exchange that

@@ -26,7 +26,7 @@ public:
         std::int32_t level = 0;
     };
 
-    // Any thread, and in a signal handler.
+    // Any thread, and in a signal handler. Relaxed: the bits are all that is told.
     void cast(std::uint32_t bits) noexcept { cast_.fetch_or(bits, std::memory_order_relaxed); }
     void cast_level(std::int32_t level) noexcept {
         cast_.fetch_or(((std::uint64_t{1} << level) - 1) << 32, std::memory_order_relaxed);

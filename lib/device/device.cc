@@ -19,7 +19,7 @@ const char* kind_name(ddp_device_kind kind) {
                : "?";
 }
 
-// By kind; null: not loaded.
+// By kind; null: not loaded. A pointer releases the module that its entry has made.
 std::array<std::atomic<const ddp_device_module*>, kNames.size()> loaded;
 
 // A module of another build might lack functions, or understand them otherwise.

@@ -222,6 +222,7 @@ std::int64_t Record::write(std::uint16_t owner, const Entry& entry) noexcept {
     Event& event = events_[index % capacity_];
     const std::atomic_ref number(event.number);
     number.store(0, std::memory_order_relaxed);
+    // A reader that finds any of what follows then finds that number gone (tools/why/reader.cc).
     std::atomic_thread_fence(std::memory_order_release);
     const std::int64_t at = entry.time_ns != 0 ? entry.time_ns : now_ns();
     event.time_ns = at;
@@ -298,6 +299,7 @@ void Record::note_failure(const ErrorInfo& error) {
     if (!failure_) failure_ = add(FactKind::kFailure, 0, std::string(kFailureBytes, '\0'));
     FailureFact fact{0, fact_of(error)};
     const std::atomic_ref time(reinterpret_cast<FailureFact*>(failure_)->time_ns);
+    // as the number of an event
     time.store(0, std::memory_order_relaxed);
     std::atomic_thread_fence(std::memory_order_release);
     std::memcpy(failure_ + sizeof fact.time_ns,

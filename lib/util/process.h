@@ -42,6 +42,7 @@ template <class T>
 class OnePerProcess {
 public:
     T& get() {
+        // Pairs with the exchange: whoever finds a node finds it constructed.
         Node* node = node_.load(std::memory_order_acquire);
         if (node && !node->origin.inherited()) return node->value;
         auto fresh = std::make_unique<Node>();

@@ -21,7 +21,8 @@
 namespace libddp::wire {
 namespace {
 
-// They need no destructor, so they work until the last thread has ended.
+// They need no destructor, so they work until the last thread has ended. Sequentially consistent:
+// either a thread that enters sees the end, or the end waits for it.
 std::atomic<int> entered{0};
 std::atomic<bool> ended{false};
 

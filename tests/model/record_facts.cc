@@ -12,7 +12,7 @@
 // with tools/why/reader.cc: Bytes(std::string_view(looks.after).substr(at)) => looks.after
 // weaken lib/record/recorder.cc: .store(magic, std::memory_order_release) => .store(magic, std::memory_order_relaxed)
 // weaken lib/record/recorder.cc: time.store(0, std::memory_order_relaxed); => nothing
-// weaken lib/record/recorder.cc: time.store(0, std::memory_order_relaxed); std::atomic_thread_fence(std::memory_order_release); => time.store(0, std::memory_order_relaxed);
+// weaken lib/record/recorder.cc: std::atomic_thread_fence(std::memory_order_release); std::memcpy(failure_ => std::memcpy(failure_
 // weaken lib/record/recorder.cc: time.store(now_ns(), std::memory_order_release) => time.store(now_ns(), std::memory_order_relaxed)
 // weaken tools/why/reader.cc: std::atomic_thread_fence(std::memory_order_acquire); => nothing
 // weaken tools/why/reader.cc: before == after ? before : 0 => before

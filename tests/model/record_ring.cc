@@ -11,7 +11,7 @@
 // with tools/why/reader.cc: Bytes(std::string_view(looks.after).substr(at)) => looks.after.at(at)
 // also kRing = 1, kWriters = 1, kEvents = 2 => kRing = 2, kWriters = 2, kEvents = 1
 // weaken lib/record/recorder.cc: number.store(0, std::memory_order_relaxed); => nothing
-// weaken lib/record/recorder.cc: number.store(0, std::memory_order_relaxed); std::atomic_thread_fence(std::memory_order_release); => number.store(0, std::memory_order_relaxed);
+// weaken lib/record/recorder.cc: std::atomic_thread_fence(std::memory_order_release); const std::int64_t at => const std::int64_t at
 // weaken lib/record/recorder.cc: number.store(index + 1, std::memory_order_release) => number.store(index + 1, std::memory_order_relaxed)
 // weaken tools/why/reader.cc: std::atomic_thread_fence(std::memory_order_acquire); => nothing
 // weaken tools/why/reader.cc: before == after ? before : 0 => before

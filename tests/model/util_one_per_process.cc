@@ -2,7 +2,7 @@
 //
 // with lib/util/process.h: std::make_unique<Node>() => std::unique_ptr<Node>(new Node)
 // also kThreads = 2 => kThreads = 3
-// weaken lib/util/process.h: T& get() { Node* node = node_.load(std::memory_order_acquire); => T& get() { Node* node = node_.load(std::memory_order_relaxed);
+// weaken lib/util/process.h: node_.load(std::memory_order_acquire); if (node && => node_.load(std::memory_order_relaxed); if (node &&
 // weaken lib/util/process.h: fresh.get(), std::memory_order_acq_rel => fresh.get(), std::memory_order_acquire
 // weaken lib/util/process.h: fresh.get(), std::memory_order_acq_rel => fresh.get(), std::memory_order_release, std::memory_order_relaxed
 #include "checker.h"

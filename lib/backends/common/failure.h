@@ -18,6 +18,7 @@ public:
         failed_.store(true, std::memory_order_release);
         return info_;
     }
+    // Pairs with set(): the failure stands.
     bool failed() const { return failed_.load(std::memory_order_acquire); }
     ErrorInfo get() const {
         const Lock lock(mutex_);

@@ -47,7 +47,7 @@ struct Batch {
     const std::shared_ptr<const void> memory;
     Requests requests;
     std::vector<MPI_Status> statuses;
-    ErrorInfo error;                    // read once done
+    ErrorInfo error;                    // read once done, which releases it
     std::atomic<bool> done{false};      // every request is complete, or there is an error
     std::atomic<bool> given_up{false};  // nobody waits any more
 };

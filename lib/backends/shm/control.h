@@ -21,6 +21,7 @@ constexpr std::size_t kInlineBytes = 1 << 10;
 constexpr std::size_t kSignatureBytes = 128;
 
 // How many ranks were last seen on each processor. It changes only when the scheduler moves a rank.
+// Relaxed: nobody acts on it but to wait in another way.
 class Seats {
 public:
     // A rank is here, and no more there; negative: nowhere.
@@ -58,8 +59,9 @@ struct Shared {
 
 // One for each rank.
 struct alignas(kApart) RankState {
-    std::atomic<std::uint32_t> left;    // it will take part in nothing more
-    std::atomic<std::uint32_t> posted;  // number of the last collective that it has come to
+    std::atomic<std::uint32_t> left;  // it will take part in nothing more
+    // number of the last collective that it has come to, for messages
+    std::atomic<std::uint32_t> posted;
     FreedBlocks freed;
 };
 

@@ -12,6 +12,7 @@ constexpr std::size_t kApart = 128;
 // Wraps around; what is compared is never far apart. All zeros is its initial state.
 class alignas(kApart) Counter {
 public:
+    // Pairs with add() and set(): then this thread sees what was written before them.
     bool reached(std::uint32_t target) const {
         return static_cast<std::int32_t>(value_.load(std::memory_order_acquire) - target) >= 0;
     }

@@ -31,6 +31,7 @@ Team::Team(const ddp_backend_host& host, const TeamOptions& options,
 
 void Team::leave() {
     patience_.take_seat(-1);
+    // Pairs with check_others(), which then sees what this rank has counted.
     control_.state(options_.rank).left.store(1);
     control_.wake_all();
 }
@@ -69,6 +70,7 @@ void Team::post(const ddp_collective& c, std::size_t inline_bytes, Location send
     if (c.carried) std::copy_n(c.carried, std::size(post.carried), post.carried);
     if (inline_bytes > 0) std::memcpy(post.data, c.send, inline_bytes);
     control_.state(options_.rank).posted.store(sequence_, std::memory_order_relaxed);
+    // Releases the post, and that this rank has read those of the collective before.
     control_.shared().arrivals.add();
 }
 
@@ -106,7 +108,7 @@ void Team::compare_signatures(const ddp_collective& c) const {
 }
 
 // Numbers of a collective in the upper half make the words of the last one void without anybody
-// resetting them.
+// resetting them. Relaxed: what a part reads came with the arrivals.
 std::optional<std::uint32_t> Team::claim_part(std::uint32_t parts) {
     const std::uint64_t base = std::uint64_t{sequence_} << 32;
     std::uint64_t seen = control_.shared().claimed.load(std::memory_order_relaxed);
@@ -124,6 +126,7 @@ void Team::finish_part(std::uint32_t parts) {
     const std::uint64_t base = std::uint64_t{sequence_} << 32;
     std::uint64_t seen = control_.shared().done.load(std::memory_order_relaxed);
     std::uint64_t next;
+    // Each rank's parts come to the rank that ends the last one, and from there with `completed`.
     do {
         next = (seen >> 32 == sequence_ ? seen : base) + 1;
     } while (!control_.shared().done.compare_exchange_weak(seen, next, std::memory_order_acq_rel));
