@@ -16,13 +16,12 @@
 // weaken lib/record/recorder.cc: time.store(now_ns(), std::memory_order_release) => time.store(now_ns(), std::memory_order_relaxed)
 // weaken tools/why/reader.cc: std::atomic_thread_fence(std::memory_order_acquire); => nothing
 // weaken tools/why/reader.cc: before == after ? before : 0 => before
-#include "record/layout.h"
-
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 
 #include "checker.h"
+#include "record/layout.h"
 #include "util/mutex.h"
 
 namespace libddp::record {
