@@ -18,7 +18,7 @@ ROOMS = (
     ("lib/launch/*", "launch rendezvous process"),
     ("lib/rendezvous/*", "rendezvous failure process"),
     ("lib/wire/*", "wire rendezvous failure attack model"),
-    ("lib/backends/mpi/*", "mpi"),
+    ("lib/backends/mpi/*", "mpi model"),
     ("lib/backends/nccl/*", "cuda gpu"),
     ("lib/device/cuda/*", "cuda gpu"),
     ("lib/kernels/cuda/*", "cuda gpu"),
