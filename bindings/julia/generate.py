@@ -3,13 +3,14 @@
 
     swig -xml -I../../include -o ddp.xml ../swig/ddp.i && generate.py ddp.xml SONAME LibDDP.jl
 
-SWIG has no Julia; its XML gives names, types, constants and structs. The XML holds addresses of SWIG's own memory, other
-ones in every run. They are not read, and the output depends on the headers alone.
+SWIG has no Julia; its XML gives names, types, constants and structs: ../swig/interface.py.
 """
 import pathlib
 import re
 import sys
-import xml.etree.ElementTree as ElementTree
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "swig"))
+import interface
 
 # C's names of types that Julia has under another.
 BASIC = {
@@ -36,12 +37,8 @@ const addresses = fill(C_NULL, {count})
 '''
 
 
-def attributes(node):
-    return {each.get("name"): each.get("value") for each in node.findall("attributelist/attribute")}
-
-
 def julia_type(swig_type):
-    """Translates SWIG's notation, outside in: "p.q(const).char" is a pointer to const char."""
+    """Translates SWIG's notation."""
     if match := re.fullmatch(r"q\(const\)\.(.*)", swig_type):
         return julia_type(match[1])
     if re.match(r"p\.f\(", swig_type):
@@ -58,67 +55,28 @@ def julia_type(swig_type):
     return BASIC.get(swig_type, swig_type)
 
 
-def member_type(told):
-    return julia_type(told["decl"] + told["type"])
-
-
-def parameters(node):
-    return [attributes(each) for each in node.findall("attributelist/parmlist/parm")]
-
-
-def number(text):
-    """The constant of a C expression: Julia's Int32, or UInt32 for flags."""
-    unsigned = re.search(r"\d[uU]", text) is not None
-    plain = re.sub(r"(?<=\d)[uUlL]+", "", text).strip("() ")
-    match = re.fullmatch(r"(-?\w+)(?:\s*<<\s*(\d+))?", plain)
-    if not match:
-        raise ValueError(f"generate.py does not know the constant {text}")
-    value = int(match[1], 0) << int(match[2] or 0)
-    return f"0x{value:08x}" if unsigned else f"Int32({value})"
-
-
 def constants(top):
-    for node in top.iter():
-        told = attributes(node) if node.tag in ("enumitem", "constant") else {}
-        if node.tag == "enumitem":
-            yield f"const {told['name']} = {number(told['enumvalue'])}"
-        elif node.tag == "constant" and told["type"] == "int":
-            yield f"const {told['name']} = {number(told['value'])}"
+    """Julia's Int32, or UInt32 for flags."""
+    for name, value, unsigned in interface.constants(top):
+        yield f"const {name} = " + (f"0x{value:08x}" if unsigned else f"Int32({value})")
 
 
 def structs(top):
-    for node in top.iter("class"):
-        told = attributes(node)
-        members = [attributes(each) for each in node.findall("cdecl")]
-        lines = [f"    {each['name']}::{member_type(each)}" for each in members if each["kind"] == "variable"]
-        yield "\n".join((f"struct {told['name']}", *lines, "end"))
+    for name, fields in interface.structs(top):
+        yield "\n".join((f"struct {name}", *(f"    {field}::{julia_type(kind)}" for field, kind in fields), "end"))
 
 
-def typedefs(top, defined):
-    """Opaque types, numbers under another name, and pointers to functions."""
-    for node in top.iter("cdecl"):
-        told = attributes(node)
-        if told.get("kind") != "typedef" or told["name"] in defined or not told["name"].startswith("ddp_"):
-            continue
-        if told["type"] == f"struct {told['name']}":
-            yield f"mutable struct {told['name']} end"
-        elif told["decl"].startswith("p.f("):
-            yield f"const {told['name']} = Ptr{{Cvoid}}"
-        else:
-            yield f"const {told['name']} = {member_type(told)}"
+def typedefs(top):
+    for name, kind in interface.typedefs(top):
+        yield f"mutable struct {name} end" if kind is None else f"const {name} = {julia_type(kind)}"
 
 
 def functions(top):
-    for node in top.iter("cdecl"):
-        told = attributes(node)
-        if told.get("kind") != "function" or told.get("storage") == "static":  # inline functions are not in the library
-            continue
-        result = julia_type(re.sub(r"^f\(.*\)\.(?=(?:p\.|q\(const\)\.)*$)", "", told["decl"]) + told["type"])
-        given = [each for each in parameters(node) if each["type"] != "void"]
-        names = [each["name"] + "_" * (each["name"] in ("begin", "end", "function")) for each in given]
-        types = "".join(f"{julia_type(each['type'])}, " for each in given).rstrip()
+    for name, result, given in interface.functions(top):
+        names = [each + "_" * (each in ("begin", "end", "function")) for each, _ in given]
+        types = "".join(f"{julia_type(kind)}, " for _, kind in given).rstrip()
         types = types if len(given) == 1 else types.rstrip(",")
-        yield told["name"], ", ".join(names), ", ".join((result, f"({types})", *names))
+        yield name, ", ".join(names), ", ".join((julia_type(result), f"({types})", *names))
 
 
 def calls(found):
@@ -148,11 +106,9 @@ def ordered(declarations):
 
 def main():
     xml, soname, output = sys.argv[1:4]
-    top = ElementTree.parse(xml).getroot()
-    made = list(structs(top))
-    defined = {re.search(r"struct (\w+)", each)[1] for each in made}
+    top = interface.read(xml)
     found = list(functions(top))
-    parts = (constants(top), ordered([*typedefs(top, defined), *made]), calls(found))
+    parts = (constants(top), ordered([*typedefs(top), *structs(top)]), calls(found))
     text = "\n\n".join((HEADER.format(soname=soname, count=len(found)), *("\n".join(part) for part in parts), "end\n"))
     pathlib.Path(output).write_text(text, encoding="utf-8")
 
