@@ -42,6 +42,9 @@ install(FILES README.md CHANGELOG.md CONTRIBUTING.md DESTINATION ${doc_dir} COMP
 install(DIRECTORY docs DESTINATION ${doc_dir} COMPONENT dev FILES_MATCHING PATTERN "*.md" PATTERN "*.svg")
 install(DIRECTORY examples DESTINATION ${doc_dir} COMPONENT dev PATTERN CMakeLists.txt EXCLUDE PATTERN __pycache__ EXCLUDE
   PATTERN "llm.c/source*" EXCLUDE)
+# Bindings that users compile from source.
+install(DIRECTORY bindings/rust/ddp bindings/rust/ddp-sys DESTINATION ${CMAKE_INSTALL_DATAROOTDIR}/ddp/rust COMPONENT dev
+  FILES_MATCHING PATTERN "*.rs" PATTERN Cargo.toml PATTERN target EXCLUDE)
 # A class that users compile with Spark's jars.
 install(DIRECTORY bindings/java/spark DESTINATION ${doc_dir}/bindings/java COMPONENT dev)
 cmake_path(ABSOLUTE_PATH CMAKE_INSTALL_INCLUDEDIR BASE_DIRECTORY ${CMAKE_INSTALL_PREFIX} OUTPUT_VARIABLE headers)

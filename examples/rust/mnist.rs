@@ -236,8 +236,10 @@ fn compare_with_local(group: &Group, opt: &Options, shared: &Trainer, digits: &D
     let met = worst[0] <= bound;
     if group.rank() == 0 {
         println!("against one process, any weight on any rank after {steps} steps: difference {:.3e}, relative {:.3e}", worst[0], worst[1]);
-        println!("bound {bound:.3e} (rounding of steps * lr / (1 - momentum) * batch * 0.1, see compare.c): {}",
-                 if met { "met" } else { "EXCEEDED" });
+        println!(
+            "bound {bound:.3e} (rounding of steps * lr / (1 - momentum) * batch * 0.1, see compare.c): {}",
+            if met { "met" } else { "EXCEEDED" }
+        );
     }
     Ok(met)
 }
@@ -246,8 +248,13 @@ fn run(opt: &Options) -> Done<bool> {
     let digits = idx::load(&opt.data, "train")?;
     let group = Group::new()?;
     if opt.batch % group.world_size() != 0 || opt.batch > digits.labels.len() {
-        return Err(format!("--batch {} must be a multiple of the {} ranks, and at most the {} digits", opt.batch, group.world_size(),
-                           digits.labels.len()).into());
+        return Err(format!(
+            "--batch {} must be a multiple of the {} ranks, and at most the {} digits",
+            opt.batch,
+            group.world_size(),
+            digits.labels.len()
+        )
+        .into());
     }
     let mut trainer = Trainer::new(opt, Some(&group))?;
     let seen = (digits.labels.len() / opt.batch * opt.batch) as f64;
@@ -256,8 +263,13 @@ fn run(opt: &Options) -> Done<bool> {
         let mut total = trainer.epoch(opt, &digits, number)?;
         group.allreduce(&mut total, ReduceOp::Sum)?;
         if group.rank() == 0 {
-            println!("epoch {:2}  loss {:.4}  train accuracy {:5.2} %  {:8.0} images/s", number + 1, total[0] / seen,
-                     100.0 * total[1] / seen, seen / start.elapsed().as_secs_f64());
+            println!(
+                "epoch {:2}  loss {:.4}  train accuracy {:5.2} %  {:8.0} images/s",
+                number + 1,
+                total[0] / seen,
+                100.0 * total[1] / seen,
+                seen / start.elapsed().as_secs_f64()
+            );
         }
     }
     if group.rank() == 0 {

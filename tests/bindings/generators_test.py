@@ -11,9 +11,6 @@ import tempfile
 
 LANGUAGES = {
     "go": (["go", "gcc"], "golang-go", "minimal.go", "go build minimal.go"),
-    "rust": (["rustc", "bindgen"], "rustc and bindgen", "minimal.rs", """
-        bindgen --no-prepend-enum-name --allowlist-file '.*/ddp/.*' $(pkg-config --variable=includedir ddp)/ddp/ddp.h -o ddp.rs
-        rustc -O minimal.rs $(pkg-config --libs-only-L ddp) -l ddp"""),
 }
 
 

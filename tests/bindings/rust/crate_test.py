@@ -1,25 +1,37 @@
 """Facts about the crate `ddp` that no test of it can state.
 
 - Programs in which a slice of libddp's memory would live too long do not compile: each file of refused/ names its error.
+- The examples of its documentation compile, and its links lead somewhere.
 - Each function of C that the crate calls has its name in Rust (words.rs), for messages, and docs/rust.md names those that it does not.
 
-    crate_test.py RUSTC TARGET SCRATCH      TARGET: the folder in which Cargo has built the tests
+    crate_test.py RUSTC RUSTDOC TARGET LIBRARIES SCRATCH      TARGET: the folder in which Cargo has built the tests; LIBRARIES: libddp's
 """
 import pathlib
 import re
 import subprocess
 import sys
 
-RUSTC, TARGET, SCRATCH = sys.argv[1], *map(pathlib.Path, sys.argv[2:4])
+RUSTC, RUSTDOC = sys.argv[1:3]
+TARGET, LIBRARIES, SCRATCH = map(pathlib.Path, sys.argv[3:6])
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
 FREE = re.compile(r"ddp_(\w+_free|free|error_\w+|status_name|dtype_size|\w+_init_sized)$")  # no message names them
 
 
+def built(crate):
+    return max(TARGET.glob(f"release/deps/lib{crate}-*.rlib"), key=lambda path: path.stat().st_mtime)
+
+
 def compiled(path):
-    rlib = max(TARGET.glob("release/deps/libddp-*.rlib"), key=lambda path: path.stat().st_mtime)
-    return subprocess.run([RUSTC, "--edition", "2021", "--emit", "metadata", "--extern", f"ddp={rlib}", "-L", TARGET / "release/deps",
-                           "--out-dir", SCRATCH, path], stderr=subprocess.PIPE, text=True, timeout=100, check=False)
+    return subprocess.run([RUSTC, "--edition", "2021", "--emit", "metadata", "--extern", f"ddp={built('ddp')}", "-L",
+                           TARGET / "release/deps", "--out-dir", SCRATCH, path], stderr=subprocess.PIPE, text=True, timeout=100, check=False)
+
+
+def check_documentation():
+    source = ROOT / "bindings/rust/ddp/src/lib.rs"
+    common = [RUSTDOC, "--edition", "2021", "--crate-name", "ddp", "-L", TARGET / "release/deps", "--extern", f"ddp_sys={built('ddp_sys')}"]
+    subprocess.run([*common, "-D", "warnings", "--out-dir", SCRATCH / "pages", source], check=True, timeout=100)
+    subprocess.run([*common, "--test", "--extern", f"ddp={built('ddp')}", "-L", f"native={LIBRARIES}", source], check=True, timeout=100)
 
 
 def check_refused():
@@ -57,4 +69,5 @@ def check_words():
     return len(words)
 
 
+check_documentation()
 print(f"{check_refused()} programs refused, {check_words()} words")

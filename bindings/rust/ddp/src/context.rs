@@ -163,7 +163,10 @@ impl ContextBuilder {
 
 /// Calls with the description of a tensor.
 fn with_desc<T: Element, R>(
-    name: &str, shape: &[usize], value: &Memory, function: impl FnOnce(&mut sys::ddp_param_desc) -> Result<R>,
+    name: &str,
+    shape: &[usize],
+    value: &Memory,
+    function: impl FnOnce(&mut sys::ddp_param_desc) -> Result<R>,
 ) -> Result<R> {
     let count = shape.iter().try_fold(1usize, |product, extent| product.checked_mul(*extent));
     if count != Some(value.len()) {

@@ -1,6 +1,6 @@
 //! Groups of ranks and their collectives.
-use crate::element::{Element, ReduceOp};
 use crate::elastic::ElasticHandle;
+use crate::element::{Element, ReduceOp};
 use crate::error::{call, text, wrong, Result};
 use crate::memory::Memory;
 use crate::store::{milliseconds, Store, StoreHandle};
@@ -157,9 +157,7 @@ impl Collectives {
     /// `buffer` = op over every rank's `buffer`, the same bits on each.
     pub fn allreduce<T: Element>(&self, buffer: &mut [T], op: ReduceOp) -> Result<()> {
         let (recv, count) = (buffer.as_mut_ptr() as *mut c_void, buffer.len());
-        call(|e| unsafe {
-            sys::ddp_allreduce(self.raw, ptr::null(), recv, count, T::DTYPE as i32, op as i32, ptr::null_mut(), e)
-        })
+        call(|e| unsafe { sys::ddp_allreduce(self.raw, ptr::null(), recv, count, T::DTYPE as i32, op as i32, ptr::null_mut(), e) })
     }
 
     /// Sends the buffer of rank `root` to every rank, in place.
@@ -180,9 +178,7 @@ impl Collectives {
     pub fn reduce_scatter<T: Element>(&self, send: &[T], recv: &mut [T], op: ReduceOp) -> Result<()> {
         parts("send", send.len(), recv.len(), self.world_size())?;
         let (from, to) = (send.as_ptr() as *const c_void, recv.as_mut_ptr() as *mut c_void);
-        call(|e| unsafe {
-            sys::ddp_reduce_scatter(self.raw, from, to, recv.len(), T::DTYPE as i32, op as i32, ptr::null_mut(), e)
-        })
+        call(|e| unsafe { sys::ddp_reduce_scatter(self.raw, from, to, recv.len(), T::DTYPE as i32, op as i32, ptr::null_mut(), e) })
     }
 
     /// Each rank sends a part to each rank: equal parts.
@@ -207,8 +203,17 @@ impl Collectives {
         }
         let (from, to) = (send.as_ptr() as *const c_void, recv.as_mut_ptr() as *mut c_void);
         call(|e| unsafe {
-            sys::ddp_all_to_allv(self.raw, from, to, send_counts.as_ptr(), recv_counts.as_ptr(), send_counts.len(), T::DTYPE as i32,
-                                 ptr::null_mut(), e)
+            sys::ddp_all_to_allv(
+                self.raw,
+                from,
+                to,
+                send_counts.as_ptr(),
+                recv_counts.as_ptr(),
+                send_counts.len(),
+                T::DTYPE as i32,
+                ptr::null_mut(),
+                e,
+            )
         })
     }
 

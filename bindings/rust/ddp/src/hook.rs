@@ -91,8 +91,16 @@ impl<'b> Bucket<'b> {
         let mut work = ptr::null_mut();
         // SAFETY: libddp keeps the buffer until the work is done.
         call(|e| unsafe {
-            sys::ddp_allreduce(self.group.raw, ptr::null(), sys::ddp_bucket_buffer(self.raw), sys::ddp_bucket_count(self.raw),
-                               sys::ddp_bucket_dtype(self.raw), sys::ddp_bucket_op(self.raw), &mut work, e)
+            sys::ddp_allreduce(
+                self.group.raw,
+                ptr::null(),
+                sys::ddp_bucket_buffer(self.raw),
+                sys::ddp_bucket_count(self.raw),
+                sys::ddp_bucket_dtype(self.raw),
+                sys::ddp_bucket_op(self.raw),
+                &mut work,
+                e,
+            )
         })?;
         Ok(Reduced { work, _call: PhantomData })
     }
@@ -102,7 +110,10 @@ impl<'b> Bucket<'b> {
 struct Hook<F>(Mutex<F>);
 
 unsafe extern "C" fn run<F>(
-    user_data: *mut c_void, group: *mut sys::ddp_group, bucket: *mut sys::ddp_bucket, work: *mut *mut sys::ddp_work,
+    user_data: *mut c_void,
+    group: *mut sys::ddp_group,
+    bucket: *mut sys::ddp_bucket,
+    work: *mut *mut sys::ddp_work,
     error: *mut *mut sys::ddp_error,
 ) -> sys::ddp_status
 where

@@ -51,11 +51,7 @@ impl Context {
                 piece.struct_size = std::mem::size_of_val(&piece);
                 call(|e| sys::ddp_piece_get(self.raw, index, &mut piece, e))?;
                 let first = piece.first as usize;
-                Ok(Piece {
-                    param: id_of(piece.param),
-                    elements: first..first + piece.count as usize,
-                    replicated: piece.replicated != 0,
-                })
+                Ok(Piece { param: id_of(piece.param), elements: first..first + piece.count as usize, replicated: piece.replicated != 0 })
             })
             .collect()
     }

@@ -35,11 +35,12 @@ impl Announced {
     /// Announces once, by `function`.
     fn once(&self, name: &str, function: impl FnOnce() -> Result<()>) -> Result<()> {
         let before = self.count.load(Ordering::Acquire);
-        let claimed = before < self.uses
-            && self.count.compare_exchange(before, before | BUSY, Ordering::AcqRel, Ordering::Acquire).is_ok();
+        let claimed = before < self.uses && self.count.compare_exchange(before, before | BUSY, Ordering::AcqRel, Ordering::Acquire).is_ok();
         if !claimed {
-            return Err(not_now(format!("the gradient of '{name}' was announced {} times in this step already, or another thread announces it",
-                                       self.uses)));
+            return Err(not_now(format!(
+                "the gradient of '{name}' was announced {} times in this step already, or another thread announces it",
+                self.uses
+            )));
         }
         let done = function();
         self.count.store(if done.is_ok() { before + 1 } else { before }, Ordering::Release);

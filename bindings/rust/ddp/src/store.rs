@@ -150,8 +150,7 @@ impl Store {
         let (key, mut value, mut size) = (text("key", key)?, ptr::null_mut(), 0);
         let (old, new) = (expected.as_ptr() as *const c_void, desired.as_ptr() as *const c_void);
         call(|e| unsafe {
-            sys::ddp_store_compare_set(
-                self.as_ptr(), key.as_ptr(), old, expected.len(), new, desired.len(), &mut value, &mut size, e)
+            sys::ddp_store_compare_set(self.as_ptr(), key.as_ptr(), old, expected.len(), new, desired.len(), &mut value, &mut size, e)
         })?;
         Ok(take_bytes(value, size))
     }

@@ -63,8 +63,11 @@ fn registration() -> Result<()> {
         assert_eq!(context.grad(shared)?, [2.0]);
         assert!(context.grad(empty)?.is_empty());
     }
-    fails(ContextBuilder::new(&group, &ContextOptions { flags: ContextFlags(1 << 30), ..ContextOptions::default() }).map(drop),
-          Status::Unsupported, &[]);
+    fails(
+        ContextBuilder::new(&group, &ContextOptions { flags: ContextFlags(1 << 30), ..ContextOptions::default() }).map(drop),
+        Status::Unsupported,
+        &[],
+    );
     drop(group); // the context keeps it
     let step = context.step()?;
     step.put(w, &[1.0; 6])?;

@@ -266,8 +266,7 @@ fn participation(group: &Group) -> Result<()> {
     let (mut context, params) = make(group, &ContextOptions { reduction: Reduction::WeightedMean, ..SMALL })?;
     let samples = |r: usize| (r + 1) as f32;
     let total: f32 = (0..world).map(samples).sum();
-    let weighted: Vec<f32> =
-        (0..SIZE).map(|i| (0..world).map(|r| samples(r) * values_of(r, SIZE)[i]).sum::<f32>() / total).collect();
+    let weighted: Vec<f32> = (0..SIZE).map(|i| (0..world).map(|r| samples(r) * values_of(r, SIZE)[i]).sum::<f32>() / total).collect();
     context.set_weight(samples(rank) as f64)?;
     let step = context.step()?;
     params.iter().try_for_each(|param| step.put(*param, &values_of(rank, SIZE)))?;
