@@ -68,7 +68,7 @@ macro_rules! elements {
 }
 elements! { F16 = F16, Bf16 = Bf16, f32 = F32, f64 = F64, i32 = I32, i64 = I64, u8 = U8, Complex<f32> = C64, Complex<f64> = C128, }
 
-/// What a collective does with the elements of all ranks.
+/// The operation of a collective on the elements of all ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(i32)]
 pub enum ReduceOp {

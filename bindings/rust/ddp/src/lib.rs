@@ -29,7 +29,7 @@
 //! Every type is [`Send`]. [`Group`], [`Store`] and [`Context`] are [`Sync`]: what takes `&self` is "Threads: any" in the headers, and
 //! what takes `&mut self` is "Threads: one". A [`Step`] is [`Sync`] too, so several threads may announce gradients of one step.
 //!
-//! # What is not here
+//! # Functions that are not here
 //!
 //! `docs/rust.md` has the list. The crate `ddp-sys` has all functions, and `as_ptr` of each type here gives its pointer.
 #![warn(missing_docs)]

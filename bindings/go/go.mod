@@ -1,0 +1,3 @@
+module libddp.org/ddp
+
+go 1.19
