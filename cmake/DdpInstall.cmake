@@ -45,6 +45,8 @@ install(DIRECTORY examples DESTINATION ${doc_dir} COMPONENT dev PATTERN CMakeLis
 # Bindings that users compile from source.
 install(DIRECTORY bindings/rust/ddp bindings/rust/ddp-sys DESTINATION ${CMAKE_INSTALL_DATAROOTDIR}/ddp/rust COMPONENT dev
   FILES_MATCHING PATTERN "*.rs" PATTERN Cargo.toml PATTERN target EXCLUDE)
+install(DIRECTORY bindings/go DESTINATION ${CMAKE_INSTALL_DATAROOTDIR}/ddp COMPONENT dev
+  FILES_MATCHING PATTERN "*.go" PATTERN "*.c" PATTERN "*.h" PATTERN go.mod)
 # A class that users compile with Spark's jars.
 install(DIRECTORY bindings/java/spark DESTINATION ${doc_dir}/bindings/java COMPONENT dev)
 cmake_path(ABSOLUTE_PATH CMAKE_INSTALL_INCLUDEDIR BASE_DIRECTORY ${CMAKE_INSTALL_PREFIX} OUTPUT_VARIABLE headers)

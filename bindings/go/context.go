@@ -38,6 +38,7 @@ const (
 	VerifyBuffers      uint32 = C.DDP_CONTEXT_VERIFY_BUFFERS
 	Autotune           uint32 = C.DDP_CONTEXT_AUTOTUNE
 	Accumulate         uint32 = C.DDP_CONTEXT_ACCUMULATE
+	Shard              uint32 = C.DDP_CONTEXT_SHARD
 	Votes              uint32 = C.DDP_CONTEXT_VOTES
 )
 
@@ -65,9 +66,10 @@ func (p *Param) Index() int { return int(p.index) }
 // Context is a model's parameters and the averaging of their gradients.
 type Context struct {
 	handle
-	raw   *C.ddp_context
-	holds []*block
-	job   *Elastic // which closes the context
+	raw    *C.ddp_context
+	holds  []*block
+	params []*Param
+	job    *Elastic // which closes the context
 }
 
 // NewContext begins a context on a group, which it keeps alive. All ranks make the contexts of a group in the same order. options may be
@@ -75,9 +77,6 @@ type Context struct {
 func NewContext(group *Group, options *ContextOptions) (*Context, error) {
 	if options == nil {
 		options = &ContextOptions{}
-	}
-	if options.Flags&C.DDP_CONTEXT_SHARD != 0 {
-		return nil, &Error{Unsupported, "Flags: DDP_CONTEXT_SHARD is for C", -1, -1, -1, -1}
 	}
 	given := (*C.ddp_context_options)(C.calloc(1, C.sizeof_ddp_context_options))
 	defer C.free(unsafe.Pointer(given))
@@ -198,6 +197,7 @@ func RegisterWith[T Element](c *Context, name string, shape []int, value, grad [
 	if err != nil {
 		return nil, err
 	}
+	c.params = append(c.params, param)
 	return param, nil
 }
 
@@ -313,6 +313,11 @@ func (c *Context) UseHook(name, options string) error {
 	return c.call(func(e **C.ddp_error) C.ddp_status { return C.ddp_use_hook(c.raw, givenName, givenOptions, e) })
 }
 
+// CompressHook wraps the installed hook: it gets buckets in half precision, of F16 or BF16.
+func CompressHook[T F16 | BF16](c *Context) error {
+	return c.call(func(e **C.ddp_error) C.ddp_status { return C.ddp_compress_hook(c.raw, dtypeOf[T](), e) })
+}
+
 // HookName is the installed hook.
 func (c *Context) HookName() string {
 	if c.enter() != nil {
@@ -342,4 +347,22 @@ func (c *Context) LoadHookState(state []byte, sharedOnly bool) error {
 	return c.call(func(e **C.ddp_error) C.ddp_status {
 		return C.ddp_hook_state_load(c.raw, pointer(state), C.size_t(len(state)), flags, e)
 	})
+}
+
+// Plan is the plan as JSON: which gradients form a bucket.
+func (c *Context) Plan() (string, error) {
+	var said *C.char
+	err := c.call(func(e **C.ddp_error) C.ddp_status { return C.ddp_plan_save(c.raw, &said, e) })
+	if err != nil {
+		return "", err
+	}
+	defer C.ddp_free(unsafe.Pointer(said))
+	return C.GoString(said), nil
+}
+
+// AdoptPlan takes the plan of an earlier run, before Commit or between steps.
+func (c *Context) AdoptPlan(plan string) error {
+	given := C.CString(plan)
+	defer free(given)
+	return c.call(func(e **C.ddp_error) C.ddp_status { return C.ddp_plan_adopt(c.raw, given, e) })
 }

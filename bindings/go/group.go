@@ -191,6 +191,25 @@ func (g *Group) Split(color, key int) (*Group, error) {
 	return part, nil
 }
 
+// RoundRobin makes one group of several of the same ranks, whose collectives run at once. It keeps them alive.
+func RoundRobin(groups ...*Group) (*Group, error) {
+	list := C.calloc(C.size_t(len(groups)+1), C.size_t(unsafe.Sizeof(uintptr(0))))
+	defer C.free(list)
+	for i, group := range groups {
+		if err := group.enter(); err != nil {
+			return nil, err
+		}
+		defer group.leave()
+		unsafe.Slice((**C.ddp_group)(list), len(groups))[i] = group.raw
+	}
+	var out *C.ddp_group
+	var failure *C.ddp_error
+	if err := errorOf(C.ddp_group_round_robin((**C.ddp_group)(list), C.size_t(len(groups)), &out, &failure), failure); err != nil {
+		return nil, err
+	}
+	return newGroup(out), nil
+}
+
 // AllReduce sets buffer to op over every rank's buffer, the same bits on each.
 func AllReduce[T Element](g *Group, buffer []T, op ReduceOp) error {
 	return g.call(func(e **C.ddp_error) C.ddp_status {
@@ -244,5 +263,32 @@ func AllToAll[T Element](g *Group, send, recv []T) error {
 	}
 	return g.call(func(e **C.ddp_error) C.ddp_status {
 		return C.ddp_all_to_all(g.raw, first(send), first(recv), C.size_t(count), dtypeOf[T](), nil, e)
+	})
+}
+
+// AllToAllV is AllToAll with a count for each rank.
+func AllToAllV[T Element](g *Group, send []T, sendCounts []uint64, recv []T, recvCounts []uint64) error {
+	world := g.WorldSize()
+	for what, given := range map[string]struct {
+		counts   []uint64
+		elements int
+	}{"send": {sendCounts, len(send)}, "recv": {recvCounts, len(recv)}} {
+		if len(given.counts) != world {
+			return wrong("%s counts: %d numbers, not one for each of %d ranks", what, len(given.counts), world)
+		}
+		rest := uint64(given.elements)
+		for _, count := range given.counts {
+			if count > rest {
+				return wrong("%s has %d elements, fewer than its counts", what, given.elements)
+			}
+			rest -= count
+		}
+		if rest != 0 {
+			return wrong("%s has %d elements, more than its counts", what, given.elements)
+		}
+	}
+	return g.call(func(e **C.ddp_error) C.ddp_status {
+		return C.ddp_all_to_allv(g.raw, first(send), first(recv), (*C.uint64_t)(&sendCounts[0]), (*C.uint64_t)(&recvCounts[0]),
+			C.size_t(world), dtypeOf[T](), nil, e)
 	})
 }

@@ -54,6 +54,18 @@ func (c *Context) SkipParams(authority int, params ...*Param) error {
 	})
 }
 
+// Skipped says whether the parameter is skipped in the next step.
+func (c *Context) Skipped(param *Param) (bool, error) {
+	if err := c.own(param); err != nil {
+		return false, err
+	}
+	if err := c.enter(); err != nil {
+		return false, err
+	}
+	defer c.leave()
+	return C.ddp_skipped(c.raw, param.index) == 1, nil
+}
+
 // SetWeight sets this rank's weight for WeightedMean, normally the number of samples in its batch. Before StepBegin.
 func (c *Context) SetWeight(weight float64) error {
 	return c.call(func(e **C.ddp_error) C.ddp_status { return C.ddp_set_weight(c.raw, C.double(weight), e) })
@@ -70,12 +82,17 @@ func (c *Context) Vote(bits uint32) error {
 	return c.call(func(e **C.ddp_error) C.ddp_status { return C.ddp_step_vote(c.raw, C.uint32_t(bits), e) })
 }
 
-// Votes are the bits that at least one rank, and that all ranks have cast in the last step.
-func (c *Context) Votes() (any, all uint32, err error) {
+// VoteLevel casts a number from 0 to 32, of which the greatest of all ranks counts.
+func (c *Context) VoteLevel(level int) error {
+	return c.call(func(e **C.ddp_error) C.ddp_status { return C.ddp_step_vote_level(c.raw, C.int32_t(level), e) })
+}
+
+// Votes are the bits that at least one rank, and that all ranks have cast in the last step, and the greatest level.
+func (c *Context) Votes() (any, all uint32, level int, err error) {
 	var some, every C.uint32_t
-	var level C.int32_t
-	err = c.call(func(e **C.ddp_error) C.ddp_status { return C.ddp_step_votes(c.raw, &some, &every, &level, e) })
-	return uint32(some), uint32(every), err
+	var greatest C.int32_t
+	err = c.call(func(e **C.ddp_error) C.ddp_status { return C.ddp_step_votes(c.raw, &some, &every, &greatest, e) })
+	return uint32(some), uint32(every), int(greatest), err
 }
 
 // TrackGradNorm counts the p-norm of the results of each step, before Commit. No params: of all. It returns the norm's number.
@@ -108,4 +125,28 @@ func (c *Context) ClipGradNorm(norm int, max float64) (float64, error) {
 		return C.ddp_clip_grad_norm(c.raw, C.int32_t(norm), C.double(max), &value, e)
 	})
 	return float64(value), err
+}
+
+// ClipFactor is the number by which ClipGradNorm would multiply, for Optimizer.Step.
+func (c *Context) ClipFactor(norm int, max float64) (float64, error) {
+	var value C.double
+	err := c.call(func(e **C.ddp_error) C.ddp_status {
+		return C.ddp_clip_factor(c.raw, C.int32_t(norm), C.double(max), &value, e)
+	})
+	return float64(value), err
+}
+
+// ShareBatch asks for shares of a global batch by the speed of the ranks, before Commit: batch_share.h. With WeightedMean. most: samples
+// that fit this rank's memory; 0: no bound.
+func (c *Context) ShareBatch(samples, multiple, most int64) error {
+	return c.call(func(e **C.ddp_error) C.ddp_status {
+		return C.ddp_share_batch(c.raw, C.int64_t(samples), C.int64_t(multiple), C.int64_t(most), e)
+	})
+}
+
+// BatchShare is this rank's share of the next step: samples from begin up to end.
+func (c *Context) BatchShare() (begin, end int64, err error) {
+	var first, last C.int64_t
+	err = c.call(func(e **C.ddp_error) C.ddp_status { return C.ddp_batch_share(c.raw, &first, &last, e) })
+	return int64(first), int64(last), err
 }

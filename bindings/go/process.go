@@ -5,6 +5,7 @@ package ddp
 import "C"
 
 import (
+	"runtime"
 	"syscall"
 )
 
@@ -26,4 +27,20 @@ func SetBlameSignal(signal syscall.Signal) error {
 func SetWorkload(samples, steps int64) error {
 	var failure *C.ddp_error
 	return errorOf(C.ddp_set_workload(C.int64_t(samples), C.int64_t(steps), &failure), failure)
+}
+
+// Mark runs a function between the beginning and the end of a mark in the record, such as "forward": docs/record.md. A mark belongs to a
+// thread, so the function runs on one, and what it starts in other goroutines is not in the mark.
+func Mark(name string, function func()) error {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	given := C.CString(name)
+	defer free(given)
+	var failure *C.ddp_error
+	if err := errorOf(C.ddp_mark_begin(given, &failure), failure); err != nil {
+		return err
+	}
+	defer C.ddp_mark_end(nil)
+	function()
+	return nil
 }

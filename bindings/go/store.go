@@ -107,6 +107,38 @@ func (s *Store) Get(key string, wait time.Duration) (value []byte, err error) {
 	return bytesOf(data, size), nil
 }
 
+// Wait waits until all keys exist. wait 0: the store's timeout.
+func (s *Store) Wait(wait time.Duration, keys ...string) error {
+	return s.callKeys(keys, func(k **C.char, count C.size_t, e **C.ddp_error) C.ddp_status {
+		return C.ddp_store_wait(s.raw, k, count, milliseconds(wait), e)
+	})
+}
+
+// Check says whether all keys exist now.
+func (s *Store) Check(keys ...string) (bool, error) {
+	var exists C.int32_t
+	err := s.callKeys(keys, func(k **C.char, count C.size_t, e **C.ddp_error) C.ddp_status {
+		return C.ddp_store_check(s.raw, k, count, &exists, e)
+	})
+	return exists != 0, err
+}
+
+func (s *Store) callKeys(keys []string, function func(**C.char, C.size_t, **C.ddp_error) C.ddp_status) error {
+	if err := s.enter(); err != nil {
+		return err
+	}
+	defer s.leave()
+	list := C.calloc(C.size_t(len(keys)+1), C.size_t(unsafe.Sizeof(uintptr(0))))
+	defer C.free(list)
+	texts := unsafe.Slice((**C.char)(list), len(keys)+1)
+	for i, key := range keys {
+		texts[i] = C.CString(key)
+		defer free(texts[i])
+	}
+	var failure *C.ddp_error
+	return errorOf(function((**C.char)(list), C.size_t(len(keys)), &failure), failure)
+}
+
 // Delete deletes a key, and says whether it existed.
 func (s *Store) Delete(key string) (existed bool, err error) {
 	var deleted C.int32_t

@@ -3,7 +3,7 @@
  *
  *     swig -python ... ddp.i      with python.i
  *     swig -java ... ddp.i        with java.i
- *     swig -xml ... ddp.i         nothing but the headers: names, types, constants and structs for a generator (Julia)
+ *     swig -xml ... ddp.i         nothing but the headers: names, types, constants and structs for generators (Julia, Rust)
  *
  * Here stands what holds for every language: which arguments are results, which two belong together, who frees what.
  * A language's file says how that looks there. It is included before the headers and defines the macros and typemaps

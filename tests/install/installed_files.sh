@@ -11,7 +11,7 @@ for file in "$libdir/libddp.so" "$libdir/libddp.a" "$libdir/$soname" "$libdir/pk
     "$libdir/cmake/ddp/ddpConfigVersion.cmake" include/ddp/ddp.h bin/ddprun bin/ddp-why bin/ddp-bench share/bash-completion/completions/ddprun \
     share/man/man1/ddprun.1 share/man/man1/ddp-why.1 share/man/man1/ddp-bench.1 \
     libexec/ddp/report.py libexec/ddp/peers/compare.py libexec/ddp/peers/gloo_allreduce "$libdir/ddp/libddp-gloo.so" "$libdir/ddp/libddp-etcd.so" share/doc/ddp/LICENSE \
-    share/ddp/rust/ddp/Cargo.toml share/ddp/rust/ddp-sys/src/bindings.rs \
+    share/ddp/rust/ddp/Cargo.toml share/ddp/rust/ddp-sys/src/bindings.rs share/ddp/go/go.mod share/ddp/go/bridge.c \
     share/doc/ddp/README.md share/doc/ddp/CHANGELOG.md share/doc/ddp/CONTRIBUTING.md; do
     [[ -e $prefix/$file ]] || complain "not installed: $file"
 done

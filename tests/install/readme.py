@@ -11,6 +11,7 @@ import sys
 
 EMBEDDED = re.compile(r"(<!-- (?P<path>\S+) -->\n```\w*\n)(?P<text>.*?)(?=^```$)", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\((?![a-z]+:|#)([^)#\s]+)")
+CODE = re.compile(r"^```.*?^```$|`[^`\n]+`", re.DOTALL | re.MULTILINE)  # no link: Go has a[T](b)
 STATUS = re.compile(r"^    DDP_ERROR_(\w+) = ", re.MULTILINE)
 OPTION = re.compile(r"^\s*(?:option\((DDP_\w+)|set\((DDP_\w+)\s[^\n]*\sCACHE\s)", re.MULTILINE)
 MIXED = re.compile(r"\branks\s+(?:of|in)\s+[^.]*\bmay\s+work\s+in\s+one\s+job", re.IGNORECASE)
@@ -30,7 +31,7 @@ def examine(page, root, fix):
                 yield f"{page}: the block of {block['path']} differs from the file: tests/install/readme.py . --fix"
     if page.parent.name == "docs" and not text.split("\n", 2)[2].startswith("You need this if "):
         yield f"{page}: the first line does not say who needs the page: 'You need this if ...'"
-    for target in LINK.findall(text):
+    for target in LINK.findall(CODE.sub("", text)):
         if not (page.parent / target).exists():
             yield f"{page}: the link to {target} leads nowhere"
 

@@ -129,6 +129,22 @@ func collectives() {
 	for i, found := range to {
 		check.That(int(found) == 1000*(i/7)+7*rank+i%7, "element %d: %d", i, found)
 	}
+	// Rank r sends r + 2 q elements to rank q.
+	sendCounts, recvCounts := make([]uint64, world), make([]uint64, world)
+	var sent, expected []int64
+	for q := 0; q < world; q++ {
+		sendCounts[q], recvCounts[q] = uint64(rank+2*q), uint64(q+2*rank)
+		for i := 0; i < rank+2*q; i++ {
+			sent = append(sent, int64(10*rank+q))
+		}
+		for i := 0; i < q+2*rank; i++ {
+			expected = append(expected, int64(10*q+rank))
+		}
+	}
+	got := make([]int64, len(expected))
+	check.OK(ddp.AllToAllV(group, sent, sendCounts, got, recvCounts))
+	check.That(fmt.Sprint(got) == fmt.Sprint(expected), "%v, expected %v", got, expected)
+	check.Fails(ddp.AllToAllV(group, sent[1:], sendCounts, got, recvCounts), ddp.InvalidArgument, "send", "fewer")
 	numbers := []complex64{complex(float32(rank), 1)}
 	check.OK(ddp.AllReduce(group, numbers, ddp.Sum))
 	check.That(numbers[0] == complex(float32(world*(world-1)/2), float32(world)), "%v", numbers)
@@ -149,6 +165,73 @@ func collectives() {
 	check.OK(group.Barrier())
 	check.That(string(check.Get(store.Get("go/sum", 0))) == fmt.Sprint(world*(world+1)/2), "the sum in the store")
 	check.OK(store.Close())
+}
+
+func works() {
+	moving := make([]float32, size)
+	_, err := ddp.StartAllReduce(group, moving, ddp.Sum)
+	check.Fails(err, ddp.InvalidArgument, "memory is not memory of ddp.Make")
+	memory := check.Get(ddp.Make[float32](4 * size))
+	var started []*ddp.Work
+	for i := 0; i < 4; i++ {
+		part := memory[i*size : (i+1)*size]
+		copy(part, check.ValuesOf(rank, size))
+		started = append(started, check.Get(ddp.StartAllReduce(group, part, ddp.Sum)))
+	}
+	for i, work := range started {
+		check.OK(work.Wait())
+		check.OK(work.Wait())
+		check.Near(memory[i*size:(i+1)*size], check.Sums(world, size, 1))
+	}
+	check.OK(ddp.Free(memory))
+	a, b := check.Get(group.Split(0, rank)), check.Get(group.Split(0, rank))
+	turns := check.Get(ddp.RoundRobin(a, b))
+	a.Close()
+	b.Close()
+	m := commit(turns, small(0, ddp.Mean))
+	turns.Close() // the context keeps it
+	m.train(means())
+	plan := check.Get(m.context.Plan())
+	other := register(check.Get(ddp.NewContext(group, small(ddp.NoRebuild, ddp.Mean))))
+	check.OK(other.context.AdoptPlan(plan))
+	check.OK(other.context.Commit())
+	check.That(check.Get(other.context.Plan()) == plan, "the plan")
+	other.close()
+	m.close()
+}
+
+func shards() {
+	context := check.Get(ddp.NewContext(group, small(ddp.Shard, ddp.Mean)))
+	value, other := check.Get(ddp.Make[float32](size)), check.Get(ddp.Make[float32](77))
+	w := check.Get(ddp.Register(context, "w", []int{size}, value, nil))
+	v := check.Get(ddp.Register(context, "v", []int{77}, other, nil))
+	check.OK(context.SetOwner(v, ddp.OwnerReplicated, 0))
+	check.OK(context.Commit())
+	optimizer := check.Get(ddp.NewOptimizer(context, "sgd", "lr=0.5"))
+	check.OK(optimizer.Set(v, "lr", 0.25))
+	check.Fails(optimizer.Set(nil, "speed", 1), ddp.InvalidArgument, "speed")
+	for step := 1; step < 4; step++ {
+		check.OK(context.StepBegin())
+		check.OK(ddp.Put(context, w, check.ValuesOf(rank, size)))
+		check.OK(ddp.Put(context, v, check.ValuesOf(rank, 77)))
+		check.OK(context.Finalize())
+		for _, piece := range check.Get(context.Pieces()) {
+			if piece.Param == w {
+				check.Near(check.Get(ddp.View[float32](context, w))[piece.Begin:piece.End], means()[piece.Begin:piece.End])
+			} else {
+				check.That(piece.Replicated && piece.Param == v, "%+v", piece)
+			}
+		}
+		check.OK(optimizer.Step(1))
+		check.OK(context.Publish())
+		check.OK(context.WaitValue(w))
+		check.OK(context.WaitValue(v))
+		check.Near(value, check.Sums(world, size, float32(world)/(-0.5*float32(step))))
+		check.Near(other, check.Sums(world, 77, float32(world)/(-0.25*float32(step))))
+	}
+	check.OK(context.Close())
+	check.Fails(optimizer.Step(1), ddp.InvalidState, "the context is closed")
+	optimizer.Close()
 }
 
 func boolean(value bool) int {
@@ -235,6 +318,7 @@ func participation() {
 	m = commit(group, small(0, ddp.Mean))
 	check.OK(m.context.SetFrozen(true, m.params[2]))
 	check.OK(m.context.SkipParams(0, m.params[1]))
+	check.That(check.Get(m.context.Skipped(m.params[1])) && !check.Get(m.context.Skipped(m.params[0])), "skipped")
 	check.OK(m.step(3, 0))
 	check.Near(m.grad(3), means())
 	check.OK(m.context.SetFrozen(false, m.params[2]))
@@ -268,7 +352,7 @@ func participation() {
 	check.OK(context.Commit())
 	check.OK(context.Vote(2 | 1<<(16+rank)))
 	check.OK(m.step(3, 2, 1, 0))
-	some, all, err := context.Votes()
+	some, all, _, err := context.Votes()
 	check.That(err == nil && some == 2|(1<<world-1)<<16 && all == 2, "%x %x %v", some, all, err)
 	squares := 0.0
 	for _, mean := range means() {
@@ -356,9 +440,11 @@ func main() {
 	group = check.Get(ddp.NewGroup(&ddp.GroupOptions{Timeout: 30 * time.Second}))
 	rank, world = group.Rank(), group.WorldSize()
 	check.Run("collectives", collectives)
+	check.Run("works", works)
 	check.Run("steps", steps)
 	check.Run("participation", participation)
 	check.Run("hooks", hooks)
+	check.Run("shards", shards)
 	check.Run("disagreement", disagreement)
 	check.OK(group.Barrier())
 	group.Close()

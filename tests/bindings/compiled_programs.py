@@ -1,6 +1,7 @@
-"""A rank that is killed gives the others an error, which says so; and the examples: the accuracy of C, and the weights of a process alone.
+"""Programs in Rust or Go. A rank that is killed gives the others an error, which names it. The examples: the accuracy of C, and the
+weights of a process alone.
 
-    programs_test.py PROGRAMS [C-EXAMPLE]      PROGRAMS: the folder in which Cargo has built them; ddprun is $DDPRUN
+    compiled_programs.py PROGRAMS [C-EXAMPLE]      PROGRAMS: their folder; ddprun is $DDPRUN
 """
 import os
 import pathlib
@@ -9,14 +10,15 @@ import subprocess
 import sys
 import unittest
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
-from jobs import ExamplesCase  # noqa: E402  (tests/bindings)
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+from jobs import ExamplesCase  # noqa: E402
 
 PROGRAMS, C_EXAMPLE = pathlib.Path(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else ""
-DATA = pathlib.Path(__file__).resolve().parents[3] / "examples/data/mnist"
+DATA = pathlib.Path(__file__).resolve().parents[2] / "examples/data/mnist"
 
 
 class Programs(ExamplesCase):
+    timeout_s = 250  # Go does not use SIMD
 
     def test_killed(self):
         done = subprocess.run([os.environ["DDPRUN"], "-n", "3", PROGRAMS / "killed"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
@@ -30,7 +32,7 @@ class Programs(ExamplesCase):
 
     @unittest.skipUnless(C_EXAMPLE, "no example in C")
     def test_accuracy(self):
-        self.check_as_good_as(C_EXAMPLE, PROGRAMS / "mnist", "--data", DATA, "--compare-local")
+        self.check_as_good_as(C_EXAMPLE, PROGRAMS / "mnist", "--data", str(DATA), "--compare-local")
 
 
 if __name__ == "__main__":
