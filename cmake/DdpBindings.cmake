@@ -64,7 +64,7 @@ if(Java_VERSION_MAJOR EQUAL 17 AND DDP_WARNINGS_AS_ERRORS)
 endif()
 option(DDP_BUILD_JAVA "Build the Java binding (needs SWIG and a JDK)" ${java_default})
 if(DDP_BUILD_JAVA AND NOT (SWIG_EXECUTABLE AND Java_FOUND AND DDP_JNI_INCLUDE))
-  message(FATAL_ERROR "DDP_BUILD_JAVA needs SWIG and a JDK, 17 or newer (Debian: swig, openjdk-17-jdk-headless)")
+  message(FATAL_ERROR "DDP_BUILD_JAVA needs SWIG and a JDK, 17 or newer (Debian: swig, default-jdk-headless)")
 endif()
 
 # Julia: one whose exceptions work (docs/julia.md, "Debian").
