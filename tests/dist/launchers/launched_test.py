@@ -109,8 +109,9 @@ class Mpirun(Launched, unittest.TestCase):
         folder = tempfile.TemporaryDirectory(prefix="ddp-mpirun-")
         self.addCleanup(folder.cleanup)
         # Without the last option it kills all at the first death.
-        return ["mpirun", "--allow-run-as-root", "--oversubscribe", "--mca", "orte_tmpdir_base", folder.name, "-n", str(ranks),
-                "--enable-recovery"]
+        # Open MPI 4 knows the first name of the folder, Open MPI 5 the second.
+        return ["mpirun", "--allow-run-as-root", "--oversubscribe", "--mca", "orte_tmpdir_base", folder.name, "--mca", "prte_tmpdir_base",
+                folder.name, "-n", str(ranks), "--enable-recovery"]
 
 
 class Torchrun(Launched, unittest.TestCase):

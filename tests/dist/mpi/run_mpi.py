@@ -17,11 +17,15 @@ MPIRUN = os.environ.get("DDP_MPIRUN", "mpirun")
 
 def command_line(ranks, program, flags=()):
     """mpirun as a test needs it: more ranks than cores, no network but the loopback, also for root in a container."""
-    options = ["--oversubscribe", "--mca", "btl", "self,vader,tcp", "--mca", "btl_tcp_if_include", "lo",
-               "--mca", "oob_tcp_if_include", "lo", "--mca", "plm_rsh_agent", "false"]
+    options = ["--oversubscribe", "--mca", "btl", "self,vader,tcp", "--mca", "btl_tcp_if_include", "lo", "--mca", "plm_rsh_agent", "false"]
     if os.geteuid() == 0:
         options.append("--allow-run-as-root")
     return [MPIRUN, *options, *flags, "-n", str(ranks), *program]
+
+
+def own_folder(folder):
+    """Flags that put mpirun's files there: Open MPI 4 knows the first name, Open MPI 5 the second."""
+    return ["--mca", "orte_tmpdir_base", folder, "--mca", "prte_tmpdir_base", folder]
 
 
 def children_of(pid):
@@ -64,7 +68,9 @@ def start(ranks, program, flags=(), **options):
     begins and removes when it ends, an mpirun that begins fails while another ends."""
     folder = tempfile.mkdtemp(prefix="ddp-mpirun-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return subprocess.Popen(command_line(ranks, program, ["--mca", "orte_tmpdir_base", folder, *flags]), **options)
+    # As a flag, Open MPI 5 would refuse the loopback. As a variable, only Open MPI 4 knows it.
+    options["env"] = {**options.get("env", os.environ), "OMPI_MCA_oob_tcp_if_include": "lo"}
+    return subprocess.Popen(command_line(ranks, program, [*own_folder(folder), *flags]), **options)
 
 
 def main():
