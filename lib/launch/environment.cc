@@ -13,6 +13,7 @@
 #include "util/hash.h"
 #include "util/host.h"
 #include "util/options.h"
+#include "util/ports.h"
 
 namespace libddp {
 namespace {
@@ -286,15 +287,18 @@ std::string Discovery::smaller_than_outside(const Launcher& launcher,
     return "";
 }
 
-// Below the range from which systems take ports for outgoing connections.
+// Below the range from which systems take ports for outgoing connections, or in the lower half of
+// the allowed ones: other listeners take the highest.
 int Discovery::derived_port() const {
-    constexpr std::uint64_t kLow = 15'000;
-    constexpr std::uint64_t kCount = 17'000;
+    PortRange ports{15'000, 31'999};
+    if (const auto allowed = parse_ports(get_("DDP_PORTS").value_or("")))
+        ports = {allowed->first, (allowed->first + allowed->last) / 2};
+    const auto count = static_cast<std::uint64_t>(ports.last - ports.first + 1);
     std::string id;
     for (const std::string& name : each_of(kJobIds))
         if (auto found = find(name)) id += found->value + '\n';
     if (id.empty()) id = std::to_string(getppid());  // the launcher's local process
-    return static_cast<int>(kLow + Hash().add(id).value() % kCount);
+    return ports.first + static_cast<int>(Hash().add(id).value() % count);
 }
 
 std::string Discovery::master_address(const Variable& host, const Launcher& launcher) const {
@@ -357,6 +361,7 @@ constexpr Names kWithRank =
     "PMI_SIZE";
 
 JobEnvironment Discovery::run() {
+    parse_ports(get_("DDP_PORTS").value_or(""));  // a mistake is found where nothing listens, too
     for (const auto& launcher : launchers()) {
         auto mark = mark_of(launcher);
         if (!mark) continue;

@@ -22,7 +22,6 @@
 namespace libddp {
 namespace {
 
-constexpr int kBacklog = 4096;
 // An honest client proves itself at once.
 constexpr auto kHandshakeBound = std::chrono::seconds(5);
 
@@ -100,24 +99,14 @@ SocketAddress address_to_listen_on(const std::string& host, int port, const Dead
     }
 }
 
-Descriptor listening_socket(const SocketAddress& address, const std::string& name) {
-    Descriptor socket(
-        ::socket(address.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-    const int on = 1;
-    if (!socket || setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) != 0 ||
-        ::bind(socket.get(), address.get(), address.size) != 0 ||
-        ::listen(socket.get(), kBacklog) != 0)
-        cannot_listen(name, errno);
-    return socket;
-}
-
 }  // namespace
 
 StoreListener::StoreListener(uv_loop_t* loop, const std::string& host, int port,
                              const std::string& secret, const Deadline& deadline,
                              wire::Gate::Admit admit) {
     const std::string name = tcp_uri(host, port);
-    Descriptor socket = listening_socket(address_to_listen_on(host, port, deadline), name);
+    Descriptor socket = listening_socket(address_to_listen_on(host, port, deadline));
+    if (!socket) cannot_listen(name, errno);
     address_ = local_address(socket.get());
     auto lookup = [key = wire::derive_key(secret, kStoreKey)](std::string_view identity) {
         return version_of(identity) ? std::optional(key) : std::nullopt;

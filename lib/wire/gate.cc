@@ -19,7 +19,6 @@
 namespace libddp::wire {
 namespace {
 
-constexpr int kBacklog = 4096;
 // The time of a handshake while so many are under way that nobody else is let in.
 constexpr auto kBusyBound = std::chrono::seconds(1);
 // The same of one that belongs to the network with the most of them, if that has more than its
@@ -240,11 +239,10 @@ void Gate::refuse(std::uint64_t id, const std::string& why) {
 
 Descriptor listen_on(const std::string& address, int port) {
     const SocketAddress wanted = resolve(address, port, Deadline::after_ms(0)).front();
-    Descriptor fd(socket(wanted.storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-    if (!fd) cannot_start(str("listening on ", address), errno);
-    if (bind(fd.get(), wanted.get(), wanted.size) == 0 && listen(fd.get(), kBacklog) == 0)
-        return fd;
+    Descriptor fd = listening_socket(wanted);
+    if (fd) return fd;
     const int error = errno;
+    if (lacks_descriptors(error)) cannot_start(str("listening on ", address), error);
     const ddp_status code = error == EADDRINUSE                 ? DDP_ERROR_ALREADY_EXISTS
                             : error == EACCES || error == EPERM ? DDP_ERROR_PERMISSION_DENIED
                             : error == EADDRNOTAVAIL            ? DDP_ERROR_INVALID_ARGUMENT

@@ -5,6 +5,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 
+#include <cerrno>
 #include <cstdint>
 #include <cstring>
 #include <memory>
@@ -12,10 +13,13 @@
 #include "util/error.h"
 #include "util/interrupt.h"
 #include "util/mutex.h"
+#include "util/ports.h"
 #include "util/quiet_thread.h"
 
 namespace libddp {
 namespace {
+
+constexpr int kBacklog = 4096;
 
 struct Lookup {
     Mutex mutex;
@@ -62,6 +66,19 @@ void set_option(int fd, int level, int name, int value) {
     setsockopt(fd, level, name, &value, sizeof value);
 }
 
+// A port that is named may still have connections of a process that has ended.
+Descriptor listen_at(const SocketAddress& address) {
+    Descriptor fd(socket(address.storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+    if (!fd) return fd;
+    if (address.port() != 0) set_option(fd.get(), SOL_SOCKET, SO_REUSEADDR, 1);
+    if (bind(fd.get(), address.get(), address.size) == 0 && listen(fd.get(), kBacklog) == 0)
+        return fd;
+    const int error = errno;
+    fd.reset();
+    errno = error;
+    return fd;
+}
+
 }  // namespace
 
 std::string SocketAddress::host() const {
@@ -81,6 +98,14 @@ int SocketAddress::port() const {
     if (storage.ss_family == AF_INET6)
         return ntohs(reinterpret_cast<const sockaddr_in6*>(&storage)->sin6_port);
     return -1;
+}
+
+SocketAddress SocketAddress::with_port(int port) const {
+    SocketAddress result = *this;
+    // The port is at the same place in both families.
+    reinterpret_cast<sockaddr_in*>(&result.storage)->sin_port =
+        htons(static_cast<std::uint16_t>(port));
+    return result;
 }
 
 bool SocketAddress::is_loopback() const {
@@ -119,6 +144,18 @@ std::vector<SocketAddress> resolve(const std::string& host, int port, const Dead
         fail(DDP_ERROR_UNAVAILABLE, "the host name '", host,
              "' cannot be resolved: ", gai_strerror(lookup->code));
     return lookup->addresses;
+}
+
+Descriptor listening_socket(const SocketAddress& address) {
+    const auto allowed = allowed_ports();
+    if (address.port() != 0 || !allowed) return listen_at(address);
+    // Users name the first ports for stores.
+    for (int port = allowed->last; port >= allowed->first; --port) {
+        Descriptor fd = listen_at(address.with_port(port));
+        if (fd || errno != EADDRINUSE) return fd;
+    }
+    fail(DDP_ERROR_LIMIT, "cannot listen on ", address.host(), ": every port of ", allowed->text(),
+         " is taken; give DDP_PORTS more ports, or end the processes that listen there");
 }
 
 void tune_socket(int fd) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "util/deadline.h"
+#include "util/descriptors.h"
 
 namespace libddp {
 
@@ -17,6 +18,7 @@ struct SocketAddress {
     const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
     std::string host() const;  // numeric
     int port() const;
+    SocketAddress with_port(int port) const;
     bool is_loopback() const;  // 127.0.0.0/8, also as ::ffff:127.0.0.0/104, and ::1
 };
 
@@ -31,6 +33,11 @@ std::vector<SocketAddress> resolve(const std::string& host, int port, const Dead
 // For how long the kernel hears nothing of a peer before it ends a connection, at least: where
 // nothing is sent, it looks every few seconds.
 inline constexpr int kSilentConnectionMs = 15'000;
+
+// A non-blocking socket that listens on an address, or none, with errno. Port 0: the kernel picks a
+// port, or with DDP_PORTS it is the highest free one of these. Throws Error: LIMIT if each of these
+// is taken, INVALID_ARGUMENT if DDP_PORTS is malformed.
+Descriptor listening_socket(const SocketAddress& address);
 
 // No delay for small messages, and a dead peer is noticed within about 15 s even when nothing is
 // sent. Best effort: a socket works without.

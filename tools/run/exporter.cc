@@ -17,6 +17,8 @@
 #include <thread>
 #include <utility>
 
+#include "util/ports.h"
+
 namespace ddprun {
 namespace {
 
@@ -124,11 +126,7 @@ public:
                 return HandlerResponse::Handled;
             });
         errno = 0;
-        if (address.port == 0) {
-            address.port = bind_to_any_port(address.host);
-        } else if (!bind_to_port(address.host, address.port)) {
-            address.port = -1;
-        }
+        address.port = bind(address);
         if (address.port < 0)
             throw std::runtime_error(errno != 0 ? std::strerror(errno)
                                                 : "there is no such address");
@@ -163,6 +161,19 @@ public:
     }
 
 private:
+    // The port, or -1 with errno.
+    int bind(const Endpoint& address) {
+        if (address.port != 0) return bind_to_port(address.host, address.port) ? address.port : -1;
+        const auto allowed = libddp::allowed_ports();
+        if (!allowed) return bind_to_any_port(address.host);
+        for (int port = allowed->last; port >= allowed->first; --port)
+            if (bind_to_port(address.host, port)) return port;
+        if (errno == EADDRINUSE)
+            throw std::runtime_error("every port of " + allowed->text() +
+                                     " is taken; give DDP_PORTS more ports");
+        return -1;
+    }
+
     bool process_and_close_socket(socket_t socket) override {
         fcntl(socket, F_SETFD, FD_CLOEXEC);
         Connection connection(socket, stopping_);

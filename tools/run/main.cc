@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <iostream>
 #include <stdexcept>
 
@@ -12,6 +13,8 @@
 #include "program.h"
 #include "secret.h"
 #include "status.h"
+#include "util/error.h"
+#include "util/ports.h"
 #include "util/printable.h"
 
 namespace {
@@ -24,11 +27,23 @@ void open_standard_descriptors() {
     }
 }
 
+// The ranks' ports are those of the store and the metrics, too.
+void take_ports(const ddprun::Variables& environment) {
+    for (const auto& [name, value] : environment)
+        if (name == "DDP_PORTS") setenv("DDP_PORTS", value.c_str(), 1);
+    try {
+        libddp::allowed_ports();
+    } catch (const libddp::Error& error) {
+        throw std::invalid_argument(error.what());
+    }
+}
+
 int launch(int argc, char** argv) {
     int status = 0;
     std::optional<ddprun::Options> options = ddprun::parse_options(argc, argv, status);
     if (!options) return status;
     if (options->status) return ddprun::show_status(*options->status, options->once);
+    take_ports(options->environment);
     const ddprun::ProgramCheck program =
         ddprun::check_program_file(options->program[0], options->environment);
     if (program.status != 0) {

@@ -5,6 +5,7 @@
 #include "ddp/group.h"
 #include "util/error.h"
 #include "util/options.h"
+#include "util/ports.h"
 
 namespace libddp::gloo_tcp {
 namespace {
@@ -57,6 +58,9 @@ int lanes_for(const std::string& text, Algorithm algorithm) {
 }  // namespace
 
 Settings read_settings(const ddp_backend_host& host) {
+    if (const auto allowed = allowed_ports(); allowed && host.world_size > 1)
+        fail(DDP_ERROR_UNSUPPORTED, "Gloo listens on ports that the kernel picks, and ",
+             allowed->text(), " allows only these; use backend tcp, or unset DDP_PORTS");
     OptionReader options(host.options ? host.options : "", "backend_options of gloo");
     Settings settings;
     settings.algorithm = parse_algorithm(options.take("algorithm").value_or("auto"), host);

@@ -403,6 +403,22 @@ TEST(Environment, EveryLauncher) {
     }
 }
 
+TEST(Environment, ThePortOfAStoreIsAnAllowedOne) {
+    for (int id = 0; id < 40; ++id) {
+        Variables variables = {{"PMI_RANK", "0"},
+                               {"PMI_SIZE", "2"},
+                               {"MPI_LOCALNRANKS", "2"},
+                               {"PMI_JOBID", std::to_string(id)},
+                               {"DDP_PORTS", "20000-20009"}};
+        const std::string uri = discover(variables).store_uri;
+        const std::string host = "tcp://127.0.0.1:";
+        ASSERT_TRUE(uri.starts_with(host)) << uri;
+        const int port = std::stoi(uri.substr(host.size()));
+        EXPECT_GE(port, 20000);
+        EXPECT_LE(port, 20004);  // data has the upper half
+    }
+}
+
 struct Wrong {
     const char* title;
     Variables variables;
@@ -411,6 +427,10 @@ struct Wrong {
 };
 
 const Wrong kWrong[] = {
+    {"ports of which one is missing",
+     {{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"DDP_PORTS", "20000"}},
+     DDP_ERROR_INVALID_ARGUMENT,
+     {"DDP_PORTS: '20000' is not FIRST-LAST"}},
     {"nothing", {}, DDP_ERROR_NOT_FOUND, {"RANK", "WORLD_SIZE", "MASTER_ADDR", "ddprun"}},
     {"an address without a rank",
      {{"MASTER_ADDR", "h"}, {"MASTER_PORT", "29500"}},
