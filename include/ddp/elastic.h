@@ -53,7 +53,8 @@
  * first attempt added.
  *
  * ROSTERS. A roster is the ranks that train together. The store orders rosters, so only one exists
- * at a time. Each has a group of its own.
+ * at a time. Each has a group of its own. The ranks of a host follow each other (DDP_HOST_ID:
+ * docs/backends.md), so a rank that stays may get another number when one joins.
  *
  * SAMPLES. If those of a step depend on its number alone, a step that is done again has the same
  * ones, whatever the world: take the next global batch of the epoch's order, and of it the part

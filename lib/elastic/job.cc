@@ -192,12 +192,9 @@ void ElasticJob::form() {
             return;
         } catch (const Error& error) {
             if (std::exchange(tried, roster.members) != roster.members) attempt = 1;
-            const std::size_t stay =
-                roster.members.size() - static_cast<std::size_t>(roster.joined);
             // Ranks that have trained together have the same model, so the rank with another one is
             // a rank that joins.
-            const bool is_theirs = error.info().code == DDP_ERROR_MISMATCH &&
-                                   static_cast<std::size_t>(roster.rank) < stay;
+            const bool is_theirs = error.info().code == DDP_ERROR_MISMATCH && roster.stayed;
             if (!(concerns_others(error.info(), roster.rank) || is_theirs) || attempt == kAttempts)
                 throw;
             log(is_theirs ? LogLevel::kWarn : LogLevel::kInfo, "roster ", roster.number,

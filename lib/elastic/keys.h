@@ -11,7 +11,8 @@ inline constexpr const char* kLeft = "left";    // politely
 inline constexpr const char* kEnded = "ended";  // by the end of its job, or of its program
 inline constexpr const char* kDied = "died";
 
-// An id ends with "-HOST-PID". With ddprun this is the pid of the process that ddprun started: a
+// An id is "NUMBER-HASH-HOST-PID". The number counts those that have come, and the hash is of the
+// host, because names of hosts may be the same. With ddprun this is the pid of the process that ddprun started: a
 // script may have started the member.
 inline constexpr const char* kLaunchPid = "DDP_LAUNCH_PID";
 

@@ -91,6 +91,7 @@ RosterRecord Meeting::propose(const std::vector<std::string>& came) {
         if (!is_among(before_.members, one.id)) next.members.push_back(one);
     if (next.members.size() > static_cast<std::size_t>(options_.max_world))
         next.members.resize(static_cast<std::size_t>(options_.max_world));
+    put_hosts_together(next.members);
     next = RosterRecord::decode(store_.compare_set(keys_.roster(), before_.text, next.encode()));
     store_.set(keys_.of("decided", number_), id_);
     return next;

@@ -12,6 +12,7 @@
 #include "launch/environment.h"
 #include "util/boot_clock.h"
 #include "util/deadline.h"
+#include "util/hash.h"
 #include "util/host.h"
 #include "util/interrupt.h"
 #include "util/text.h"
@@ -38,11 +39,20 @@ std::string launch_pid() {
     return known && !launched->empty() ? *launched : std::to_string(getpid());
 }
 
+// The same for ranks of one host, as far as that can be told.
+std::uint64_t host_number() {
+    try {
+        return Hash().add(host_id()).value();
+    } catch (const Error&) {
+        return Hash().add(host_name()).value();
+    }
+}
+
 // A number first, so that ids sort in the order of coming.
 std::string make_id(Store& store, const std::string& key) {
     TextOut id;
-    id << std::setw(12) << std::setfill('0') << store.add(key, 1) << '-' << host_name() << '-'
-       << launch_pid();
+    id << std::setw(12) << std::setfill('0') << store.add(key, 1) << '-' << std::hex
+       << host_number() << '-' << host_name() << '-' << launch_pid();
     return id.str();
 }
 
@@ -119,7 +129,10 @@ void Membership::begin(const RosterRecord& next) {
     roster.members = next.members;
     for (std::size_t rank = 0; rank < roster.members.size(); ++rank) {
         if (roster.members[rank].id == id_) roster.rank = static_cast<std::int32_t>(rank);
-        if (!is_among(before_, roster.members[rank].id)) ++roster.joined;
+        if (!is_among(before_, roster.members[rank].id))
+            ++roster.joined;
+        else if (roster.members[rank].id == id_)
+            roster.stayed = true;
     }
     for (const Member& member : before_)
         if (!is_among(roster.members, member.id)) roster.left.push_back(member.id);

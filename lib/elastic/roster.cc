@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <map>
 
 #include "elastic/keys.h"
 #include "rendezvous/store.h"
@@ -32,6 +33,20 @@ bool read_steps(std::string_view text, std::int64_t& steps) {
 bool is_among(const std::vector<Member>& members, const std::string& id) {
     return std::any_of(members.begin(), members.end(),
                        [&](const Member& member) { return member.id == id; });
+}
+
+void put_hosts_together(std::vector<Member>& members) {
+    std::map<std::string, std::size_t> first;  // the place of each host's first member
+    const auto host_of = [](const Member& member) {
+        const std::size_t begin = member.id.find('-');
+        return begin == std::string::npos
+                   ? member.id
+                   : member.id.substr(begin, member.id.find('-', begin + 1) - begin);
+    };
+    for (std::size_t i = 0; i < members.size(); ++i) first.emplace(host_of(members[i]), i);
+    std::stable_sort(members.begin(), members.end(), [&](const Member& a, const Member& b) {
+        return first.at(host_of(a)) < first.at(host_of(b));
+    });
 }
 
 // A rank that joins a job under way gets its state, whatever it has loaded from a checkpoint, also

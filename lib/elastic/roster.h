@@ -51,10 +51,10 @@ struct Roster {
     std::int64_t number = 0;  // counts from 1; 0: there was none
     // greater than that of every roster before, also of a job that met at the same store before
     std::int64_t fence = 0;
-    // By rank: those who stay, in the order of their ranks before, and then those who join.
-    std::vector<Member> members;
+    std::vector<Member> members;    // by rank, each host's in a row
     std::int32_t rank = -1;         // of this process
-    std::int32_t joined = 0;        // how many of the members were not in the roster before
+    bool stayed = false;            // this process was in the roster before
+    std::int32_t joined = 0;        // how many of the members were not
     std::vector<std::string> left;  // who was
 
     // The ranks that have the state of the job, and after how many steps; -1: nobody has one.
@@ -79,6 +79,10 @@ bool read_number(std::string_view text, std::int64_t& number);
 bool read_steps(std::string_view text, std::int64_t& steps);
 
 bool is_among(const std::vector<Member>& members, const std::string& id);
+
+// The members of a host get ranks in a row: hosts in the order of their first members, and the
+// members of each in the order in which they are. An id says the host: elastic/keys.h.
+void put_hosts_together(std::vector<Member>& members);
 
 class Store;
 // None: there is no such key.

@@ -36,6 +36,30 @@ class Elastic(unittest.TestCase):
                 self.assertGreater(int(line.split()[3]), 0, line)
                 self.finish(ranks, 300)
 
+    def test_the_ranks_of_a_host_are_in_a_row(self):
+        """Also if hosts come in turn, and after a rank has been lost and another one has come."""
+        with Job(backend="hierarchical", steps=300, min=3, max=4, pause=3000) as job:
+            def start(host):
+                job.environment["DDP_HOST_ID"] = host
+                return job.start()
+
+            def places(world):
+                return [int(re.search(r" rank (\d+) of ", read_until(rank, f"of {world}"))[1]) for rank in ranks]
+
+            ranks = [start(host) for host in ("a", "b", "a", "b")]
+            first = dict(zip(places(4), "abab"))
+            self.assertIn([first[rank] for rank in range(4)], (list("aabb"), list("bbaa")))
+            lost = next(i for i, host in enumerate("abab") if host == first[0])
+            ranks[lost].kill()
+            ranks.pop(lost)
+            hosts = list("abab")
+            hosts.append(hosts.pop(lost))
+            places(3)
+            ranks.append(start(first[0]))
+            after = dict(zip(places(4), hosts))
+            self.assertIn([after[rank] for rank in range(4)], (list("aabb"), list("bbaa")))
+            self.finish(ranks, 300)
+
     def test_a_stopped_rank_is_left_behind_and_comes_again(self):
         with Job(backend="tcp", steps=1500, max=3, pause=3000, timeout=int(1500 * SLACK), settle=int(1000 * SLACK), rejoin=1) as job:
             ranks = [job.start() for _ in range(3)]

@@ -72,6 +72,59 @@ TEST_P(Elastic, TheFirstRosterHasAllThatItMayHave) {
     }
 }
 
+// As if each process were on the host of this name.
+class OnHost {
+public:
+    explicit OnHost(const char* name) { setenv("DDP_HOST_ID", name, 1); }
+    ~OnHost() { unsetenv("DDP_HOST_ID"); }
+    OnHost(const OnHost&) = delete;
+    OnHost& operator=(const OnHost&) = delete;
+};
+
+TEST_P(Elastic, TheRanksOfAHostAreInARow) {
+    const MembershipOptions four{3, 4, 10'000};
+    // In the order of coming.
+    std::vector<std::unique_ptr<Membership>> all;
+    std::vector<std::future<Roster>> rosters;
+    for (const char* host : {"a", "b", "a", "b"}) {
+        const OnHost on(host);
+        all.push_back(enter(four));
+    }
+    for (const auto& one : all) rosters.push_back(meet(*one, -1));
+    std::vector<std::int32_t> ranks;
+    for (auto& roster : rosters) ranks.push_back(roster.get().rank);
+    EXPECT_THAT(ranks, ::testing::ElementsAre(0, 2, 1, 3));
+
+    // The last rank of host a dies, and another one of that host comes.
+    all[2].reset();
+    rosters.clear();
+    for (const int i : {0, 1, 3}) rosters.push_back(meet(*all[static_cast<std::size_t>(i)], 5));
+    ranks.clear();
+    for (auto& roster : rosters) ranks.push_back(roster.get().rank);
+    EXPECT_THAT(ranks, ::testing::ElementsAre(0, 1, 2));
+    {
+        const OnHost on("a");
+        all[2] = enter(four);
+    }
+    auto comes = meet(*all[2], -1);
+    ASSERT_TRUE(testing::eventually([&] { return all[0]->is_due(10) || all[0]->is_due(12); }));
+    rosters.clear();
+    for (const int i : {0, 1, 3}) rosters.push_back(meet(*all[static_cast<std::size_t>(i)], 12));
+    const Roster its = comes.get();
+    EXPECT_EQ(its.rank, 1);
+    EXPECT_FALSE(its.stayed);
+    EXPECT_THAT(its.donors(), ::testing::ElementsAre(0, 2, 3));
+    ranks.clear();
+    for (auto& one : rosters) {
+        const Roster roster = one.get();
+        ranks.push_back(roster.rank);
+        EXPECT_TRUE(roster.stayed);
+        EXPECT_EQ(roster.joined, 1);
+        EXPECT_EQ(roster.members, its.members);
+    }
+    EXPECT_THAT(ranks, ::testing::ElementsAre(0, 2, 3));
+}
+
 TEST_P(Elastic, TheFirstRosterWaitsForMoreThanTheLeast) {
     MembershipOptions options{1, 8, 500};
     const auto all = start(3, options);
