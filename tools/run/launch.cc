@@ -37,6 +37,9 @@ constexpr Milliseconds kTimeOfMiB{1000};
 constexpr std::uint64_t kBytesOfRecords = std::uint64_t{256} << 20;
 constexpr std::uint64_t kMostBytesOfRecords = std::uint64_t{48} << 20;
 
+// The signal by which --stop-on has asked the ranks of this job to stop.
+constexpr const char* kStopped = "ddp/run/stopped";
+
 std::string records_key(int node) {
     return "ddp/run/records/" + std::to_string(node);
 }
@@ -79,6 +82,15 @@ std::string seconds_text(Milliseconds time) {
     return text + " s";
 }
 
+// The ranks of several ddpruns are told apart by their hosts, where lines of all are read together.
+OutputStyle style_for(const Options& options, const std::string& host) {
+    OutputStyle style = options.style;
+    const bool elastic = options.min_ranks.has_value();
+    if (options.nodes > 1 || (elastic && (options.rendezvous || !options.store.empty())))
+        style.host = host;
+    return style;
+}
+
 // A server that listens on every address is reached on this host by the loopback address.
 std::string reachable(const std::string& bound) {
     if (bound == "0.0.0.0") return "127.0.0.1";
@@ -103,7 +115,7 @@ Launch::Launch(Options options, Secret secret)
       secret_(std::move(secret)),
       host_(libddp::host_name()),
       open_files_(raise_open_files()),
-      output_(loop_.get(), options_.style) {
+      output_(loop_.get(), style_for(options_, host_)) {
     const auto resume = [this] {
         if (job_) job_->resume();
     };
@@ -211,8 +223,31 @@ bool Launch::is_vote(int number) {
                            : ": rank " + std::to_string(rank) + " votes for all ranks to " +
                                  (stops ? "stop after the same step; another " + name + " ends them"
                                         : "write a checkpoint after the same step")));
-    stop_asked_ = stop_asked_ || (stops && rank >= 0);
+    if (stops && rank >= 0) note_stop(number);
     return rank >= 0;
+}
+
+void Launch::note_stop(int number) {
+    stop_asked_ = true;
+    try {
+        store_->set(kStopped, std::to_string(number));
+    } catch (const std::runtime_error&) {  // then this ddprun alone says it
+    }
+}
+
+// Ranks that have stopped end with 0, as those do that have finished their work.
+int Launch::status_of_stop() {
+    if (own_status() != 0) return 0;
+    int number = stop_asked_ ? options_.stop_on : 0;
+    if (number == 0 && (spans_nodes() || is_elastic())) try {
+            number = std::atoi(store_->get(kStopped).value_or("0").c_str());
+        } catch (const std::runtime_error&) {  // the store has gone
+        }
+    if (number == 0) return 0;
+    const int status = 128 + number;
+    output_.say("the job has stopped after " + signal_name(number) + ", so the status is " +
+                std::to_string(status));
+    return status;
 }
 
 void Launch::on_signal(int number) {
@@ -403,9 +438,10 @@ int Launch::run_here() {
             job_->failure() && job_->failure()->may_restart && interrupted_ == 0 && !stop_asked_;
         if (is_elastic() || !may_restart || generation_ == options_.max_restarts) break;
     }
+    const int stopped = status_of_stop();
     if (joins()) roll_->take_part(false);
     if (is_elastic() && !joins() && own_status() == 0) await_others();
-    return own_status();
+    return own_status() != 0 ? own_status() : stopped;
 }
 
 void Launch::await_others() {
@@ -569,7 +605,10 @@ int Launch::run_with_nodes() {
         }
     }
     follow_orders(nodes);
+    const bool ended_well = nodes.order().kind == Order::Kind::kEnd && nodes.order().code == 0;
+    const int stopped = ended_well ? status_of_stop() : 0;
     take_leave(nodes);
+    if (stopped != 0) return stopped;
     if (nodes.order().kind == Order::Kind::kEnd) return nodes.order().code;
     return own_status() != 0 ? own_status() : 1;
 }

@@ -51,6 +51,10 @@ private:
     void on_signal(int signal);
     // Whether the signal has become a vote of a rank.
     bool is_vote(int signal);
+    // Tells the other ddpruns of the job.
+    void note_stop(int signal);
+    // 128 + the signal if --stop-on has asked for the end of this job, and says so; else 0.
+    int status_of_stop();
     void say_where_ranks_are();
     void write_trace();
     void write_report();

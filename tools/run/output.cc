@@ -56,15 +56,16 @@ bool wants_colour(const Sink& sink) {
            std::strcmp(terminal, "dumb") != 0;
 }
 
-std::string make_tag(const Sink& sink, int rank) {
-    libddp::TextOut tag;
+std::string make_tag(const Sink& sink, int rank, const std::string& host) {
+    libddp::TextOut name, tag;
+    name << '[' << host << (host.empty() ? "" : " ") << rank << ']';
     if (wants_colour(sink)) {
         // Cyan, yellow, green, magenta, blue, red.
         static constexpr std::array<int, 6> kColours = {36, 33, 32, 35, 34, 31};
-        tag << "\x1b[" << kColours[static_cast<std::size_t>(rank) % kColours.size()] << "m[" << rank
-            << "]\x1b[0m ";
+        tag << "\x1b[" << kColours[static_cast<std::size_t>(rank) % kColours.size()] << 'm'
+            << name.str() << "\x1b[0m ";
     } else {
-        tag << '[' << rank << "] ";
+        tag << name.str() << ' ';
     }
     return tag.str();
 }
@@ -153,7 +154,7 @@ void Sink::discard() {
 }
 
 Output::Output(uv_loop_t* loop, OutputStyle style_)
-    : style(style_), out(loop, STDOUT_FILENO), err(loop, STDERR_FILENO) {
+    : style(std::move(style_)), out(loop, STDOUT_FILENO), err(loop, STDERR_FILENO) {
     // Days of training are worth more than their log, so the ranks go on.
     out.on_failure = [this](int error) {
         say_lost(std::string("cannot write standard output any more: ") + std::strerror(error) +
@@ -169,7 +170,7 @@ void Output::limit_patience(Milliseconds patience) {
 }
 
 void Output::say(const std::string& sentence) {
-    line("ddprun: " + sentence);
+    line("ddprun" + (style.host.empty() ? "" : " on " + style.host) + ": " + sentence);
 }
 
 void Output::say_lost(const std::string& sentence) {
@@ -205,7 +206,7 @@ bool LogFile::write(std::string_view bytes) {
 LineStream::LineStream(Output& output, Sink& sink, int rank, std::shared_ptr<LogFile> log)
     : output_(output),
       sink_(sink),
-      tag_(output.style.tags ? make_tag(sink, rank) : ""),
+      tag_(output.style.tags ? make_tag(sink, rank, output.style.host) : ""),
       log_(std::move(log)) {}
 
 std::string LineStream::last_words() const {

@@ -56,6 +56,7 @@ private:
 struct OutputStyle {
     bool tags = true;
     bool timestamps = false;
+    std::string host{};  // of this ddprun; empty: no other one has ranks in the job
 };
 
 class Output {

@@ -21,10 +21,10 @@ def start(path):
                              str(STEPS)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
-def end(job, text):
+def end(job, text, status=0):
     text += job.communicate(timeout=BOUND)[0]
     print(text, flush=True)
-    if job.returncode != 0:
+    if job.returncode != status:
         sys.exit(f"ended with {job.returncode}")
     last = re.findall(r"(?m)^\[\d\] rank \d: (stopped|done) after step (\d+), (y = .*)$", text)
     if len(last) != RANKS or len(set(last)) != 1:
@@ -53,7 +53,7 @@ def main():
         text += read_until(job, "checkpoint after step", RANKS)
         time.sleep(0.1)
         job.send_signal(signal.SIGTERM)
-        text, how, stopped, _ = end(job, text)
+        text, how, stopped, _ = end(job, text, status=128 + signal.SIGTERM)
         saves = re.findall(r"checkpoint after step (\d+)", text)
         if how != "stopped" or len(saves) != 2 * RANKS or len(set(saves)) != 2 or str(stopped) not in saves:
             sys.exit(f"{how} after step {stopped}, with checkpoints after {saves}")

@@ -46,7 +46,7 @@ class Job:
         finally:
             if self.process.poll() is None:
                 self.process.kill()
-        if result.status != 0:
+        if result.status != 128 + signal.SIGTERM:
             raise AssertionError(str(result))
         lists = [[] for _ in range(self.ranks)]
         for rank, *vote in re.findall(rb"(?m)^vote (\d+) (\d+) (\d+) (\d+)$", result.out):
@@ -132,7 +132,8 @@ class VotesTest(Case):
         seen = set()
         for node in nodes:
             result = Result(node)
-            self.expect(result, 0)
+            self.expect(result, 143)  # the signal came to node 0
+            self.assertIn(b"the job has stopped after SIGTERM, so the status is 143", result.err)
             for rank in set(re.findall(rb"(?m)^vote (\d+) ", result.out)):
                 seen.add(tuple(re.findall(rb"(?m)^vote %s (\d+) (\d+) " % rank, result.out)))
         self.assertEqual([[int(votes) for _, votes in one] for one in seen], [[CHECKPOINT, STOP]])
@@ -151,6 +152,14 @@ class VotesTest(Case):
         result = Result(job.process)
         self.expect(result, 3)
         self.assertNotIn(b"restart", result.err)
+
+    def test_the_status_tells_a_stop_from_the_end(self):
+        for words in (("--stop-on", "SIGTERM"), VOTES):
+            self.expect(run("-n", 2, *words, "true"), 0)
+        job = Job(2, "--no-tag", "--checkpoint-on", "SIGUSR1", "--stop-on", "SIGUSR2", VOTER, "auto")
+        job.signal(signal.SIGUSR2)
+        result = Result(job.process)
+        self.expect(result, 128 + signal.SIGUSR2)
 
     def test_without_a_context_that_counts_votes(self):
         process = self.start("-n", 2, *VOTES, "sh", "-c", "echo pid; exec sleep 60")
