@@ -52,7 +52,7 @@ class ElasticTest(Case):
             raise AssertionError(f"ddprun did not end: {self.said(name)}")
         self.assertEqual(process.returncode, status, self.said(name))
         if done is not None:
-            lines = re.findall(rb"\[\d+\] (done .*)", self.read(name + "out"))
+            lines = re.findall(rb"\[(?:\S+ )?\d+\] (done .*)", self.read(name + "out"))
             self.assertEqual(lines, [reference()] * done, self.said(name))
 
     def told(self, name=""):
@@ -139,7 +139,7 @@ class ElasticTest(Case):
     def test_spares_take_the_place_of_lost_ranks(self):
         process = self.train("-n", 5, "--min-ranks", 2, "--max-ranks", 3, "--grace", 1)
         self.wait_for(rb"of 3", count=3)
-        trains = {int(rank) for rank in re.findall(rb"\[(\d)\] roster", self.read("out"))}
+        trains = {int(rank) for rank in re.findall(rb"\[(?:\S+ )?(\d)\] roster", self.read("out"))}
         self.wait_for(rb"applied 5 in", count=3)  # so that step 0 does not come again
         os.kill(self.pid(min(trains)), signal.SIGKILL)
         self.wait_for(rb"of 3", count=6)

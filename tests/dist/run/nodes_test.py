@@ -1,4 +1,5 @@
 """Several ddpruns that act as one."""
+import os
 import re
 import signal
 import socket
@@ -6,6 +7,8 @@ import time
 import unittest
 
 from ddprun_support import RANK, SLACK, Case, Result, free_port, lost, until
+
+HOST = os.uname().nodename
 
 
 class WithNodes(Case):
@@ -35,9 +38,24 @@ class NodesTest(WithNodes):
         results = self.results(self.node(0, "sh", "-c", code), second)
         for node, result in enumerate(results):
             self.expect(result, 0)
-            expected = [f"[{2 * node + i}] {2 * node + i} 4 {i} 2 tcp://{self.address}".encode() for i in range(2)]
+            expected = [f"[{HOST} {2 * node + i}] {2 * node + i} 4 {i} 2 tcp://{self.address}".encode() for i in range(2)]
             self.assertEqual(sorted(result.out.splitlines()), expected)
             self.assertEqual(result.err, b"")
+
+    def test_the_ranks_of_a_node_are_in_a_row_whoever_comes_first(self):
+        code = "echo $DDP_RANK"
+        nodes = {}
+        for node in (2, 1, 0):
+            nodes[node] = self.node(node, "--no-tag", "sh", "-c", code, nodes=3)
+            time.sleep(0.3)
+        for node, process in nodes.items():
+            result = Result(process)
+            self.expect(result, 0)
+            self.assertEqual(sorted(map(int, result.out.split())), [2 * node, 2 * node + 1])
+
+    def test_lines_of_ddprun_name_the_host(self):
+        first = self.node(0, "--timeout", 7, "sleep", "60")
+        self.assertRegex(Result(first).err, rb"(?m)^ddprun on %s: of 2 nodes these have not come yet: 1" % HOST.encode())
 
     def test_waits_for_the_slower_node(self):
         code = "test $DDP_RANK = 3 && sleep 2; true"
@@ -156,7 +174,7 @@ class NodesTest(WithNodes):
         self.assertIn(b"try 1", lines[-1])
         second = Result(self.node(1, "--max-restarts", 2, "sh", "-c", code))
         self.expect(second, 0)
-        self.assertEqual(sorted(second.out.splitlines()), [b"[2] try 1", b"[3] try 1"])
+        self.assertEqual(sorted(second.out.splitlines()), [f"[{HOST} {rank}] try 1".encode() for rank in (2, 3)])
         self.expect(Result(first), 0)
 
     def test_node_that_comes_when_all_is_over(self):

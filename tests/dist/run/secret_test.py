@@ -163,7 +163,8 @@ class SecretTest(Case):
     def test_node_0_says_that_others_cannot_reach_its_name(self):
         nodes = [self.start("--nnodes", 2, "--node-rank", node, "-n", 1, "--rdzv", f"debian:{self.port}", RANK, "meet", self.done,
                             env=clean_environment(DDP_SECRET=SECRET)) for node in range(2)]
-        says = b"ddprun: 'debian' is 127.0.1.1 on this node, where no other node can reach the store: correct /etc/hosts, or add --bind 0.0.0.0 here\n"
+        says = b"ddprun on %s: 'debian' is 127.0.1.1 on this node, where no other node can reach the store: correct /etc/hosts, or add " \
+               b"--bind 0.0.0.0 here\n" % os.uname().nodename.encode()
         for result, err in zip(map(Result, nodes), (says, b"")):
             self.expect(result, 0)
             self.assertEqual(result.err, err)
