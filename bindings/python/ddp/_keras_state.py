@@ -81,7 +81,7 @@ def send(group, variables, root):
 
 def gathered(group, values):
     """The numbers of all ranks: an array with a row for each. Collective."""
-    mine = numpy.ascontiguousarray(values)
+    mine = numpy.asarray(values, order="C")
     everyone = numpy.zeros((group.world_size, *mine.shape), mine.dtype)
     group.allgather(everyone.reshape(-1), mine.reshape(-1))
     return everyone

@@ -8,7 +8,7 @@ import ctypes
 import numpy
 import tensorflow as tf
 
-from ._errors import UnsupportedError
+from ._errors import InvalidStateError, UnsupportedError
 
 
 class Backend:
@@ -18,13 +18,14 @@ class Backend:
         self._parallel = parallel
         self._waiting = None  # (gradients, variables), where XLA compiles the pass that has computed them
         self._is_compiled = False
+        self._compiled = {}
 
     @staticmethod
     def require_supported(model):
         if model.distribute_strategy.num_replicas_in_sync > 1:
             raise UnsupportedError("model: it is in the scope of a tf.distribute strategy, which averages gradients, too. Build it outside of one")
         if not model.built:
-            raise ValueError("model: it has no variables yet, and TensorFlow makes them in the first step, when the ranks must have the same ones. Begin "
+            raise InvalidStateError("model: it has no variables yet, and TensorFlow makes them in the first step, when the ranks must have the same ones. Begin "
                              "the model with keras.Input(...), or call model.build(input_shape) before fit")
 
     def wrap(self, model):
@@ -32,6 +33,8 @@ class Backend:
         make = model.make_train_function
 
         def make_train_function(force=False):
+            if force or model.train_function is None:
+                self._compiled.clear()
             wanted, self._is_compiled = model.jit_compile, bool(model.jit_compile)
             model.jit_compile = False  # of the function around both parts
             try:
@@ -40,7 +43,6 @@ class Backend:
                 model.jit_compile = wanted
 
         model.make_train_function = make_train_function
-        self._compiled = {}
 
     def step(self, step, apply, data):
         """A step of fit. step: the model's. apply: the optimizer's."""

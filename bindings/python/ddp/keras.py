@@ -19,7 +19,7 @@ import keras
 import numpy
 
 from . import _keras_state as state
-from ._errors import Error, InvalidStateError, UnevenInputsError, UnsupportedError
+from ._errors import InvalidStateError, MismatchError, UnevenInputsError, UnsupportedError
 from ._keras_gradients import Gradients
 from .group import Group
 
@@ -68,7 +68,8 @@ class _Parallel:
         self.group = group if group is not None else Group()
         self.gradients = None   # from the first fit on
         self.weight = None      # of this rank's batch in the step that is traced, or runs
-        self._failure = None
+        self._failure = None    # in a step
+        self._is_refused = False  # by all ranks, before the first step
         self._inside = False    # an apply() calls another one
         self._fit, self._compile, self._train_step = model.fit, model.compile, model.train_step
         model.fit, model.compile, model.train_step = self._run_fit, self._run_compile, self._run_train_step
@@ -89,12 +90,12 @@ class _Parallel:
             raise TypeError("callbacks: give a list of callbacks, not a CallbackList")
         callbacks = list(callbacks) if isinstance(callbacks, (list, tuple)) else [callbacks]
         bound.arguments["callbacks"] = [_Callback(self), *callbacks]
-        self._failure = None
+        self._failure, self._is_refused = None, False
         try:
             return self._fit(*bound.args, **bound.kwargs)
         except BaseException as error:
             failure, self._failure = self._failure, None
-            if not isinstance(failure or error, Error):
+            if not self._is_refused and not isinstance(failure or error, (MismatchError, UnevenInputsError)):  # those are errors on all ranks
                 self.group.abort(f"model.fit on rank {self.group.rank} raised {type(error).__name__}: {error}")
             if failure is not None and failure is not error:
                 raise failure from error
@@ -151,13 +152,15 @@ class _Parallel:
 
     def start(self):
         """Before the first step of fit: all ranks get rank 0's values."""
-        model = self._model
-        self._backend.require_supported(model)
-        self._require_mean()
-        if not model.optimizer.built:
-            model.optimizer.build(model.trainable_variables)
-        if any(getattr(variable, "overwrite_with_gradient", False) for variable in model.trainable_variables):
-            raise UnsupportedError("model: it has variables of float8 that take their gradients as values, of which a mean is not the right one")
+        model, refusal = self._model, None
+        try:
+            self._require_supported()
+        except Exception as error:  # pylint: disable=broad-except # raised below
+            refusal = error
+        for rank, refused in enumerate(state.gathered(self.group, int(refusal is not None))):
+            if refused:
+                self._is_refused = True
+                raise refusal or UnsupportedError(f"model: rank {rank} cannot train it on several ranks, and its own exception says why", rank=rank)
         state.require_same(self.group, model)
         variables = state.trained(model)
         if self.gradients is None or self.gradients.variables != variables:
@@ -219,6 +222,18 @@ class _Parallel:
                 raise UnsupportedError("loss: with reduction=\"mean_with_sample_weight\" ddp.keras takes one array of sample weights, not one for each output")
             return keras.ops.sum(keras.ops.cast(found[0], "float32"))
         return keras.ops.shape(next(each for each in keras.tree.flatten(x) if each is not None))[0]
+
+    def _require_supported(self):
+        """Refuses what would give other numbers than one process. Builds the optimizer."""
+        model = self._model
+        self._backend.require_supported(model)
+        self._require_mean()
+        if not model.optimizer.built:
+            model.optimizer.build(model.trainable_variables)
+        if not model.trainable_variables:
+            raise UnsupportedError("model: it has no trainable variables")
+        if any(getattr(variable, "overwrite_with_gradient", False) for variable in model.trainable_variables):
+            raise UnsupportedError("model: it has variables of float8 that take their gradients as values, of which a mean is not the right one")
 
     def _require_mean(self):
         """Refuses losses whose gradient for all samples is no mean of those of the ranks."""
