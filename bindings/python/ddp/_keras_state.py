@@ -1,4 +1,4 @@
-"""What ranks have in common when a model of Keras trains: its variables, and those of its optimizer."""
+"""The variables of a model of Keras and of its optimizer, which ranks have in common."""
 # mypy: ignore-errors
 # Keras may not be there.
 from __future__ import annotations

@@ -12,7 +12,7 @@ from ._errors import InvalidStateError, UnsupportedError
 
 
 class Backend:
-    """What is TensorFlow's."""
+    """The part that is TensorFlow's."""
 
     def __init__(self, parallel):
         self._parallel = parallel
@@ -106,6 +106,9 @@ class Backend:
         for index in set(range(len(gradients.variables))) - set(indices):
             gradients.mean_here(index)
         return means
+
+    def started(self, model):
+        """fit begins."""
 
     def settle(self, variables):
         """Waits until steps have ended."""

@@ -4,15 +4,18 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 
 import torch
 
 
 class Backend:
-    """What is PyTorch's."""
+    """The part that is PyTorch's."""
 
     def __init__(self, parallel):
         self._parallel = parallel
+        self._hooks = []
+        self._given = None  # the variables whose gradients have come in this step; None: it has not begun
 
     @staticmethod
     def require_supported(model):
@@ -21,35 +24,64 @@ class Backend:
     def wrap(self, model):
         """fit needs nothing else."""
 
+    def started(self, model):
+        """Lets gradients leave the backward pass of Keras's own steps when they are computed."""
+        for hook in self._hooks:
+            hook.remove()
+        self._given = None
+        overlaps = self._parallel.is_own_step and not model.jit_compile
+        self._hooks = [variable.value.register_post_accumulate_grad_hook(functools.partial(self._computed, index))
+                       for index, variable in enumerate(model.trainable_variables) if overlaps]
+
     def step(self, step, apply, data):
         """A step of fit."""
         del apply
+        if self._hooks:
+            with self._parallel.noted_failure():
+                self._begin()
         return step(data)
 
     def averaged(self, apply, gradients, variables):
         """apply(means, variables)"""
         return apply(self._reduced(list(gradients), variables), variables)
 
+    def settle(self, variables):
+        """Waits until steps have ended."""
+
     @torch.compiler.disable
     @torch.no_grad()
     def _reduced(self, given, variables):
         gradients, indices = self._parallel.gradients, self._parallel.indices_of(variables)
         with self._parallel.noted_failure():
-            gradients.begin(float(self._parallel.weight))
-            here = {place: each.detach().to("cpu", getattr(torch, gradients.variables[indices[place]][2])).contiguous()
-                    for place, each in enumerate(given) if each is not None}
-            for place in reversed(here):
-                gradients.give(indices[place], here[place].data_ptr())
+            if self._given is None:
+                self._begin()
+            for index, gradient in reversed(list(zip(indices, given))):
+                if gradient is not None and index not in self._given:
+                    self._give(index, gradient)
+            self._given = None
             gradients.end()
-            for place, index in enumerate(indices):
+            for place, (index, variable) in enumerate(zip(indices, variables)):
                 address = gradients.mean(index)
-                if address is None:
-                    continue
-                variable = variables[place].value
-                mean = torch.empty(variable.shape, dtype=getattr(torch, gradients.variables[index][2]))
-                ctypes.memmove(mean.data_ptr(), address, mean.numel() * mean.element_size())
-                given[place] = mean.to(variable.device)
+                if address is not None:
+                    mean = torch.empty(variable.shape, dtype=self._dtype_of(index))
+                    ctypes.memmove(mean.data_ptr(), address, mean.nbytes)
+                    given[place] = mean.to(variable.value.device)
         return given
 
-    def settle(self, variables):
-        """Waits until steps have ended."""
+    def _computed(self, index, parameter):
+        """Called in a backward pass."""
+        if self._given is not None:
+            with self._parallel.noted_failure():
+                self._give(index, parameter.grad)
+
+    def _begin(self):
+        self._parallel.gradients.begin(float(self._parallel.weight))
+        self._given = set()
+
+    def _give(self, index, gradient):
+        here = gradient.detach().to("cpu", self._dtype_of(index)).contiguous()
+        self._parallel.gradients.give(index, here.data_ptr())
+        self._given.add(index)
+
+    def _dtype_of(self, index):
+        return getattr(torch, self._parallel.gradients.variables[index][2])

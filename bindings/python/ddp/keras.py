@@ -70,7 +70,9 @@ class _Parallel:
         self.weight = None      # of this rank's batch in the step that is traced, or runs
         self._failure = None    # in a step
         self._is_refused = False  # by all ranks, before the first step
+        self._optimizer = None
         self._inside = False    # an apply() calls another one
+        self.is_own_step = type(model).train_step.__module__.split(".")[0] == "keras"  # Keras's, which applies each gradient as it was computed
         self._fit, self._compile, self._train_step = model.fit, model.compile, model.train_step
         model.fit, model.compile, model.train_step = self._run_fit, self._run_compile, self._run_train_step
         self._backend.wrap(model)
@@ -108,7 +110,10 @@ class _Parallel:
     def _take_optimizer(self):
         """Keras has made the model's optimizer, or put it into another one."""
         model, optimizer = self._model, self._model.optimizer
-        self._apply, stateless_apply = optimizer.apply, getattr(optimizer, "stateless_apply", None)
+        model.train_function = None
+        if optimizer is self._optimizer:
+            return
+        self._optimizer, self._apply, stateless_apply = optimizer, optimizer.apply, optimizer.stateless_apply
 
         def averaged(apply, gradients, variables):
             if self._inside:
@@ -120,23 +125,20 @@ class _Parallel:
                 self._inside = False
 
         def apply(grads, trainable_variables=None):
-            return averaged(self._apply, grads, None if trainable_variables is None else list(trainable_variables))
+            return averaged(self._apply, grads, list(model.trainable_variables if trainable_variables is None else trainable_variables))
 
         def apply_stateless(optimizer_variables, grads, trainable_variables):
-            return averaged(lambda means, _: stateless_apply(optimizer_variables, means, trainable_variables), grads, None)
+            return averaged(lambda means, _: stateless_apply(optimizer_variables, means, trainable_variables), grads, model.trainable_variables)
 
         optimizer.apply = apply
         optimizer.stateless_apply = apply_stateless
-        model.train_function = None
 
     # WHAT THE BACKEND CALLS
 
     def indices_of(self, variables):
-        """Of these variables, among those of the gradients. None: all of them."""
+        """The numbers of variables among those of the gradients."""
         if self.gradients is None:
             raise InvalidStateError("apply: gradients are averaged in model.fit only, and it has not been called yet")
-        if variables is None:
-            return list(range(len(self.gradients.variables)))
         return [self._indices[id(variable)] for variable in variables]
 
     @contextlib.contextmanager
@@ -166,6 +168,7 @@ class _Parallel:
         if self.gradients is None or self.gradients.variables != variables:
             self.gradients = Gradients(self.group, variables)
         self._indices = {id(variable): index for index, variable in enumerate(model.trainable_variables)}
+        self._backend.started(model)
         state.send(self.group, [*state.learned(model), *state.kept(model)], 0)
 
     def agree_on_epoch(self, goes_on):
