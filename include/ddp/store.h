@@ -31,7 +31,8 @@ typedef struct ddp_store_options {
     /* "tcp://host:port", "file:///absolute/path", "etcd://host:port/name" or
      * "etcds://host:port/name" (docs/ddprun.md, "A store on etcd"). Required, copied. For a tcp
      * server, the host is the address that it binds, and port 0 picks a free port, one of
-     * DDP_PORTS if that is set (docs/backends.md; see ddp_store_port). Write an IPv6 address in brackets. */
+     * DDP_PORTS if that is set (docs/backends.md; see ddp_store_port). Write an IPv6 address in
+     * brackets. */
     const char* uri;
     /* 1: this process also runs the server (tcp only), until the handle is freed. 0: client only.
      */

@@ -20,7 +20,10 @@ final class Barriers {
     private Barriers() {}
 
     static FloatBuffer one(float value) {
-        return ByteBuffer.allocateDirect(4).order(ByteOrder.nativeOrder()).asFloatBuffer().put(0, value);
+        return ByteBuffer.allocateDirect(4)
+                .order(ByteOrder.nativeOrder())
+                .asFloatBuffer()
+                .put(0, value);
     }
 
     /** rank, world size, sum of all rows */
@@ -52,11 +55,13 @@ final class Barriers {
     }
 
     static List<String> sums(JavaSparkContext spark, int ranks) {
-        return Barrier.run(spark.parallelize(IntStream.range(0, 20).boxed().toList(), ranks), Barriers::sum);
+        return Barrier.run(
+                spark.parallelize(IntStream.range(0, 20).boxed().toList(), ranks), Barriers::sum);
     }
 
     public static void main(String[] arguments) throws Exception {
-        try (JavaSparkContext spark = new JavaSparkContext(new SparkConf().setAppName("Barriers"))) {
+        try (JavaSparkContext spark =
+                        new JavaSparkContext(new SparkConf().setAppName("Barriers"))) {
             List<String> of3 = List.of("0 of 3: 190.0", "1 of 3: 190.0", "2 of 3: 190.0");
             check("results", sums(spark, 3), of3);
             try {
@@ -64,9 +69,14 @@ final class Barriers {
                 throw new AssertionError("no failure");
             } catch (Barrier.RankFailed failed) {
                 check("rank", failed.rank(), 1);
-                check("cause", failed.getMessage().startsWith(
-                    "rank 1 of 3 failed: java.lang.IllegalArgumentException: the sample 17 is bad; "), true);
-                check("libddp's sentence", failed.getMessage().matches("(?s).*; rank 0 of 3 failed: .*RankFailed: .*rank 1 .*"), true);
+                check("cause",
+                        failed.getMessage().startsWith(
+                                "rank 1 of 3 failed: java.lang.IllegalArgumentException: the sample 17 is bad; "),
+                        true);
+                check("libddp's sentence",
+                        failed.getMessage().matches(
+                                "(?s).*; rank 0 of 3 failed: .*RankFailed: .*rank 1 .*"),
+                        true);
                 check("Spark's error", failed.getCause() instanceof SparkException, true);
             }
             List<Callable<List<String>>> jobs = new ArrayList<>();
@@ -74,7 +84,8 @@ final class Barriers {
             jobs.add(() -> sums(spark, 2));
             List<Future<List<String>>> results = Executors.newFixedThreadPool(2).invokeAll(jobs);
             check("the first of two jobs", results.get(0).get(), of3);
-            check("the second of two jobs", results.get(1).get(), List.of("0 of 2: 190.0", "1 of 2: 190.0"));
+            check("the second of two jobs", results.get(1).get(),
+                    List.of("0 of 2: 190.0", "1 of 2: 190.0"));
         }
         System.exit(0);
     }
