@@ -1,4 +1,4 @@
-"""Programs in Rust or Go. A rank that is killed gives the others an error, which names it. The examples: the accuracy of C, and the
+"""Programs in Rust or Go. A rank that is killed gives the others an error, which names it, or an elastic job goes on without it. The examples: the accuracy of C, and the
 weights of a process alone.
 
     compiled_programs.py PROGRAMS [C-EXAMPLE]      PROGRAMS: their folder; ddprun is $DDPRUN
@@ -26,6 +26,11 @@ class Programs(ExamplesCase):
         self.assertEqual(done.returncode, 137, done.stdout)
         for rank in (0, 2):
             self.assertRegex(done.stdout, re.compile(rf"^\[{rank}\] Error: DDP_ERROR_RANK_FAILED: rank 1 \(pid \d+ on ", re.M))
+
+    def test_lost(self):
+        """An elastic job goes on without the rank."""
+        output = self.run_ranks(3, PROGRAMS / "lost", options=["--min-ranks", "2"])
+        self.assertEqual(len(re.findall(r"worlds \[3,? 2\]: passed", output)), 2, output)
 
     def test_minimal(self):
         self.check_minimal(PROGRAMS / "minimal")

@@ -24,8 +24,8 @@ class ExamplesCase(unittest.TestCase):
 
     timeout_s = 150  # for one job
 
-    def run_ranks(self, count, *command):
-        return run_ranks(count, *command, timeout=self.timeout_s)
+    def run_ranks(self, count, *command, options=()):
+        return run_ranks(count, *command, timeout=self.timeout_s, options=options)
 
     def check(self, output, least):
         """The weights are those of a process alone."""
