@@ -103,6 +103,9 @@ func (n *net) forward(images []float32, labels []int) (loss, correct float64) {
 			row := out[b*wide : (b+1)*wide]
 			copy(row, n.values[2*layer+1])
 			for i, input := range inputs[b*deep : (b+1)*deep] {
+				if input == 0 { // paper: most of an image
+					continue
+				}
 				for o, weight := range n.values[2*layer][i*wide : (i+1)*wide] {
 					row[o] += input * weight
 				}
@@ -167,6 +170,9 @@ func (n *net) backward(labels []int, ready func(tensor int)) {
 		for b := range labels {
 			row := delta[b*wide : (b+1)*wide]
 			for i, input := range inputs[b*deep : (b+1)*deep] {
+				if input == 0 {
+					continue
+				}
 				slopes := weight[i*wide : (i+1)*wide]
 				for o, x := range row {
 					slopes[o] += input * x
@@ -181,9 +187,9 @@ func (n *net) backward(labels []int, ready func(tensor int)) {
 		for b := range labels {
 			row := delta[b*wide : (b+1)*wide]
 			for i := 0; i < deep; i++ {
-				sum := float32(0)
+				sum, weights := float32(0), n.values[2*layer][i*wide:(i+1)*wide]
 				for o, x := range row {
-					sum += x * n.values[2*layer][i*wide+o]
+					sum += x * weights[o]
 				}
 				before[b*deep+i] = rectifySlope(inputs[b*deep+i]) * sum
 			}
