@@ -20,10 +20,9 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         (pathlib.Path(folder) / "go.mod").write_text(module)
         shutil.copy(ROOT / "examples/go/minimal.go", folder)
-        environment = {**os.environ, "PKG_CONFIG_PATH": str(PREFIX / LIBDIR / "pkgconfig"), "LD_LIBRARY_PATH": str(PREFIX / LIBDIR),
-                       "GOCACHE": f"{folder}/cache"}
+        environment = {**os.environ, "PKG_CONFIG_PATH": str(PREFIX / LIBDIR / "pkgconfig"), "LD_LIBRARY_PATH": str(PREFIX / LIBDIR)}
         assert "\n    go build minimal.go\n" in page
-        subprocess.run([GO, "build", "minimal.go"], cwd=folder, env=environment, check=True, timeout=200)
+        subprocess.run([GO, "build", "minimal.go"], cwd=folder, env=environment, check=True, timeout=500)
         said = subprocess.run([PREFIX / "bin/ddprun", "-n", "2", "./minimal"], cwd=folder, env=environment, check=True, timeout=60,
                               stdout=subprocess.PIPE, text=True).stdout
     assert said.count(": y = 3.000 -2.000 x") == 2, said

@@ -25,7 +25,7 @@ def main():
         environment = {**os.environ, "PKG_CONFIG_PATH": str(PREFIX / LIBDIR / "pkgconfig"), "LD_LIBRARY_PATH": str(PREFIX / LIBDIR),
                        "CARGO_TARGET_DIR": str(project / "target")}
         assert "\n    cargo build --release\n" in page
-        subprocess.run([CARGO, "build", "--release", "--offline"], cwd=project, env=environment, check=True, timeout=200)
+        subprocess.run([CARGO, "build", "--release", "--offline"], cwd=project, env=environment, check=True, timeout=500)
         name = re.search(r'^name = "(\w+)"$', manifest, re.M)[1]
         said = subprocess.run([PREFIX / "bin/ddprun", "-n", "2", f"target/release/{name}"], cwd=project, env=environment, check=True,
                               timeout=60, stdout=subprocess.PIPE, text=True).stdout
