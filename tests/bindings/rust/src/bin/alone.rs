@@ -199,5 +199,6 @@ fn main() {
     test("interrupts", interrupts);
     test("forgotten", forgotten);
     test("elastic", elastic);
+    let _ = std::fs::remove_file(format!("rust-{}", std::process::id())); // the store of the leaked context
     println!("passed");
 }
