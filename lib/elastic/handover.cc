@@ -157,7 +157,7 @@ void hand_over(Group& group, const Roster& roster, const JobParts& parts, OpenSt
     const std::int64_t newest = goes_back ? kept->step() : roster.newest();
     std::vector<std::int32_t> donors = goes_back ? kept->holders() : roster.donors();
     // Ranks that train apart have momenta, and values until the first outer step, of their own.
-    if (averager) donors = {donors.front()};
+    if (averager) donors.resize(1);
     if (goes_back) kept->restore(parts.added(), parts.buffers());
     donors = agree_on_donors(group, roster, state, open, std::move(donors));
     const bool gives = std::find(donors.begin(), donors.end(), roster.rank) != donors.end();
