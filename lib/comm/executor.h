@@ -159,6 +159,7 @@ private:
     Mutex mutex_;
     Condition changed_;
     std::deque<Task> queue_ DDP_GUARDED_BY(mutex_);
+    // Relaxed: for a look without the lock. A thread that waits looks with it.
     std::atomic<std::int64_t> callback_count_{0};
     WaitingCallbacks callbacks_ DDP_GUARDED_BY(mutex_){callback_count_};
     bool turn_taken_ DDP_GUARDED_BY(mutex_) = false;

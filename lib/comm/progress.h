@@ -23,6 +23,7 @@ public:
     std::string under_way() const;
 
 private:
+    // Relaxed: what goes with them is under the lock, or nothing does.
     std::atomic<std::int64_t> begun_{0}, ended_{0};
     mutable Mutex mutex_;
     // the newest, which is under way if ended_ < begun_

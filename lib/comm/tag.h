@@ -51,6 +51,7 @@ struct OpMemory {
 
 // Counts of operations, for callers that ask for them.
 struct Traffic {
+    // Relaxed: figures for the program.
     std::atomic<std::uint64_t> sent{0};  // bytes given to collectives
     // bytes that a transport copied from and to memory of its own
     std::atomic<std::uint64_t> copied{0};

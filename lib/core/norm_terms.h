@@ -64,6 +64,7 @@ private:
     std::vector<Segment> segments_;  // in the order of the buckets and their elements
     std::vector<Range> ranges_;      // for each parameter, its segments
     std::vector<double> terms_;      // for each segment, one of each kind
+    // Relaxed: it is read when the collectives that count have ended.
     std::atomic<std::size_t> counted_{0};
 };
 

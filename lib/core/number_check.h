@@ -70,7 +70,7 @@ private:
     const bool skips_;
     Mutex mutex_;
     BadNumber first_ DDP_GUARDED_BY(mutex_);  // of this rank: the one of the lowest parameter
-    std::atomic<bool> any_{false};
+    std::atomic<bool> any_{false};            // for a look without the lock
     bool agreed_ = false;
 };
 

@@ -80,7 +80,8 @@ struct Step {
     Begin begin;
     // A hash of all else that must be the same on all ranks; compared with each operation.
     std::uint64_t agreement = 0;
-    // The capture into a graph of which all streams of the step are part; 0: none are.
+    // The capture into a graph of which all streams of the step are part; 0: none are. A gradient
+    // joins it before it counts for its bucket.
     std::atomic<std::uint64_t> capture{kAnyCapture};
     // Launching.
     std::atomic<std::uint32_t> requests{0};

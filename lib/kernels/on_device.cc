@@ -10,6 +10,7 @@ namespace {
 
 // There is one kind of device besides the CPU.
 const ddp_device_kernels& kernels_of(ddp_device_kind kind) {
+    // A pointer releases the kernels that the module has made.
     static std::atomic<const ddp_device_kernels*> known{nullptr};
     const ddp_device_kernels* kernels = known.load(std::memory_order_acquire);
     if (!kernels) {

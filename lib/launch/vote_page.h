@@ -10,7 +10,8 @@
 
 namespace libddp {
 
-// One for each rank of the launcher, in a file. All zeros is its initial state.
+// One for each rank of the launcher, in a file. All zeros is its initial state. Relaxed: the counts
+// are all that is told.
 struct VoteSlot {
     static constexpr int kKinds = 2;
     static constexpr std::uint32_t kCheckpoint = 0, kStop = 1;

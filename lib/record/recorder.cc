@@ -51,6 +51,7 @@ auto try_to_record(std::string_view what, Function function) {
     }
 }
 
+// Relaxed: a total goes with nothing else.
 void add_to(std::uint64_t& total, std::uint64_t amount) {
     std::atomic_ref(total).fetch_add(amount, std::memory_order_relaxed);
 }

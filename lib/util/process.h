@@ -14,7 +14,7 @@ void stay_loaded();
 
 namespace detail {
 // How often this process and its ancestors were forked, as far as libddp was loaded. Only a child's
-// first thread changes it.
+// first thread changes it, so every access is relaxed.
 extern std::atomic<std::uint32_t> forks;
 // From now on a child counts.
 void count_forks();

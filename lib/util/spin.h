@@ -22,7 +22,7 @@ inline int this_processor() {
     return sched_getcpu();
 }
 
-// The processor on which a thread was last seen.
+// The processor on which a thread was last seen. Relaxed: a guess.
 class LastSeen {
 public:
     void note() { processor_.store(this_processor(), std::memory_order_relaxed); }

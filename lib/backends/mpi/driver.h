@@ -166,7 +166,7 @@ private:
     Condition posted_;    // for the thread
     Condition finished_;  // for those who wait
     std::deque<BatchPtr> new_ DDP_GUARDED_BY(mutex_);
-    std::atomic<std::size_t> new_count_{0};
+    std::atomic<std::size_t> new_count_{0};  // for a look without the lock
     std::size_t unfinished_ DDP_GUARDED_BY(mutex_) = 0;
     std::vector<BatchPtr> left_to_mpi_ DDP_GUARDED_BY(mutex_);  // after an error: kept for ever
     std::vector<BatchPtr> active_;                              // touched by the thread alone

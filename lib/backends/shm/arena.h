@@ -68,7 +68,8 @@ public:
     // Throws INVALID_ARGUMENT for memory that is not of allocate().
     void deallocate(void* memory);
     // A collective has failed. A rank that sleeps in it may still write into the blocks of its
-    // message, so their places are used no more. Any thread.
+    // message, so their places are used no more. Any thread. Relaxed: the program frees such a
+    // block only when it has learnt of the failure.
     void stop_reuse() { reuse_.store(false, std::memory_order_relaxed); }
 
     // Where this memory lies, if all of it is in one of this rank's blocks. Any thread.
