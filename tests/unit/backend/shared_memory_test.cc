@@ -318,6 +318,22 @@ TEST(SharedMemory, IsReachedOnlyWhereItIs) {
         << "the segment is not that long";
 }
 
+TEST(SharedMemory, TellsEachFreedBlockUnlessThereWereTooMany) {
+    shm::FreedBlocks freed{};
+    std::uint64_t seen = 0, next = 1;
+    for (const std::uint64_t more : {3, 0, 1, 63, 64, 2, 200, 63}) {
+        for (std::uint64_t i = 0; i < more; ++i) freed.add(next++);
+        std::vector<std::uint64_t> told, expected;
+        const bool all = freed.follow(seen, [&](std::uint64_t block) { told.push_back(block); });
+        EXPECT_EQ(all, more < 64) << more;
+        EXPECT_EQ(seen, next - 1);
+        if (all)
+            for (std::uint64_t block = next - more; block < next; ++block)
+                expected.push_back(block);
+        EXPECT_EQ(told, expected) << more;
+    }
+}
+
 TEST(SharedMemory, PlacesOfFreedBlocksAreUsedAgain) {
     shm::Segment segment, same(fcntl(segment.fd(), F_DUPFD_CLOEXEC, 0));
     const std::size_t page = shm::page_size();
