@@ -24,7 +24,7 @@ class Backend:
     def require_supported(model):
         if model.distribute_strategy.num_replicas_in_sync > 1:
             raise UnsupportedError("model: it is in the scope of a tf.distribute strategy, which averages gradients, too. Build it outside of one")
-        if not model.built:
+        if not model.built or not model.weights:
             raise InvalidStateError("model: it has no variables yet, and TensorFlow makes them in the first step, when the ranks must have the same ones. Begin "
                              "the model with keras.Input(...), or call model.build(input_shape) before fit")
 

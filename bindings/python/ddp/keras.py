@@ -139,6 +139,10 @@ class _Parallel:
         """The numbers of variables among those of the gradients."""
         if self.gradients is None:
             raise InvalidStateError("apply: gradients are averaged in model.fit only, and it has not been called yet")
+        for variable in variables:
+            if id(variable) not in self._indices:
+                raise InvalidStateError(f"apply: {getattr(variable, 'path', variable)} was not trained when fit began. Build all layers before, and compile the "
+                                        "model again after a change of what is trained")
         return [self._indices[id(variable)] for variable in variables]
 
     @contextlib.contextmanager
