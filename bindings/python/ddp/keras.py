@@ -74,7 +74,7 @@ class _Parallel:
         self._inside = False    # an apply() calls another one
         self.is_own_step = type(model).train_step.__module__.split(".")[0] == "keras"  # Keras's, which applies each gradient as it was computed
         self._fit, self._compile, self._train_step = model.fit, model.compile, model.train_step
-        model.fit, model.compile, model.train_step = self._run_fit, self._run_compile, self._run_train_step
+        model.fit, model.compile = self._run_fit, self._run_compile
         self._backend.wrap(model)
         if model.compiled:
             self._take_optimizer()
@@ -110,6 +110,7 @@ class _Parallel:
     def _take_optimizer(self):
         """Keras has made the model's optimizer, or put it into another one."""
         model, optimizer = self._model, self._model.optimizer
+        model.train_step = lambda *arguments: self._run_train_step(*arguments)  # a new function: JAX compiles a known one no second time
         model.train_function = None
         if optimizer is self._optimizer:
             return
