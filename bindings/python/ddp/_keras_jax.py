@@ -29,8 +29,8 @@ class Backend:
             raise UnsupportedError("model: keras.distribution is set, and JAX averages gradients over its devices. Leave one of both out")
         platforms = {device.platform for variable in model.trainable_variables for device in variable.value.devices()}
         if platforms - {"cpu"}:
-            raise UnsupportedError(f"model: its variables are on {', '.join(sorted(platforms))}, and with JAX ddp.keras is for the CPU. Use ddp.jax.DataParallel "
-                                   "in a training loop of your own, or another backend of Keras")
+            raise UnsupportedError(f"model: its variables are on {', '.join(sorted(platforms))}, and with JAX ddp.keras is for the CPU. Use "
+                                   "ddp.jax.DataParallel in a training loop of your own, or another backend of Keras")
 
     def wrap(self, model):
         """Lets gradients leave the backward pass of Keras's own steps when they are computed."""

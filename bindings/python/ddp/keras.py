@@ -29,11 +29,16 @@ __all__ = ["distribute"]
 def distribute(model, group=None):
     """From now on model.fit trains on all ranks of a group, each with its own samples, and all ranks have the same weights. Returns the model.
 
-    model: a keras.Model, compiled or not. group: a ddp.Group; None: that of the job. Collective, as are then fit and compile.
+    model: a keras.Model, compiled or not. group: a ddp.Group; None: that of the job, which is created here, on all ranks. fit is collective from
+    now on, and called on the thread of the group's collectives.
 
     Each step applies the gradient of all ranks' samples together: the mean over ranks, weighted by the numbers of samples. A rank with fewer
     batches in an epoch takes part in the steps of the others. At the end of an epoch the logs are those of all ranks, and ranks compare their
-    weights. A failure on one rank raises an exception on all.
+    weights.
+
+    fit raises UnsupportedError or InvalidStateError for a model whose gradients it cannot average, MismatchError where models, optimizers or
+    weights differ, and UnevenInputsError where ranks train other numbers of epochs: on all ranks, which may go on. Any other exception on one
+    rank breaks the group, and fit raises an Error on the others.
     """
     if getattr(model, "_ddp_parallel", None) is not None:
         raise InvalidStateError("model: it is distributed already")
@@ -71,6 +76,7 @@ class _Parallel:
         self._failure = None    # in a step
         self._is_refused = False  # by all ranks, before the first step
         self._optimizer = None
+        self._by_sample_weight = False  # a loss is divided by the sum of sample weights
         self._inside = False    # an apply() calls another one
         self.is_own_step = type(model).train_step.__module__.split(".")[0] == "keras"  # Keras's, which applies each gradient as it was computed
         self._fit, self._compile, self._train_step = model.fit, model.compile, model.train_step
@@ -96,11 +102,11 @@ class _Parallel:
         try:
             return self._fit(*bound.args, **bound.kwargs)
         except BaseException as error:
-            failure, self._failure = self._failure, None
-            if not self._is_refused and not isinstance(failure or error, (MismatchError, UnevenInputsError)):  # those are errors on all ranks
-                self.group.abort(f"model.fit on rank {self.group.rank} raised {type(error).__name__}: {error}")
-            if failure is not None and failure is not error:
-                raise failure from error
+            cause, self._failure = self._failure or error, None
+            if not self._is_refused and not isinstance(cause, (MismatchError, UnevenInputsError)):  # those are raised on all ranks
+                self.group.abort(f"model.fit on rank {self.group.rank} raised {type(cause).__name__}: {cause}")
+            if cause is not error:
+                raise cause from error
             raise
 
     def _run_train_step(self, *arguments):
@@ -110,7 +116,7 @@ class _Parallel:
     def _take_optimizer(self):
         """Keras has made the model's optimizer, or put it into another one."""
         model, optimizer = self._model, self._model.optimizer
-        model.train_step = lambda *arguments: self._run_train_step(*arguments)  # a new function: JAX compiles a known one no second time
+        model.train_step = lambda *arguments: self._run_train_step(*arguments)  # a new function: JAX would know an old one
         model.train_function = None
         if optimizer is self._optimizer:
             return

@@ -90,6 +90,36 @@ def fit(model, data, epochs=2, **options):
     return model.fit(data, epochs=epochs, shuffle=False, verbose=0, **options).history
 
 
+def with_mark(x, rows):
+    """x with another column: 1 for the samples of rank 0, which are the first ones of each global batch."""
+    marks = (np.arange(len(x)) % sum(ROWS) < rows).astype("f4")
+    return np.concatenate([x, marks[:, None]], axis=1)
+
+
+def branches(seed):
+    """A model that uses a layer for the samples of rank 0 only. Other ranks do not call it."""
+    class Model(keras.Model):
+        def __init__(self):
+            super().__init__(name="model")
+            self.used, self.branch = layers.Dense(3, name="used"), layers.Dense(3, name="branch")
+
+        def build(self, shape):
+            self.used.build((None, 6))
+            self.branch.build((None, 6))
+            self.built = True
+
+        def call(self, inputs):
+            x, marks = inputs[:, :6], inputs[:, 6:]
+            if hasattr(self, "_ddp_parallel") and RANK > 0:
+                return self.used(x)
+            return self.used(x) + marks * self.branch(x)
+
+    keras.utils.set_random_seed(seed)
+    model = Model()
+    model.build((None, 7))
+    return model
+
+
 class KerasCase(unittest.TestCase):
     def setUp(self):
         GROUP.check()
@@ -237,6 +267,12 @@ class Training(KerasCase):
         for jit in JITS:
             self.compare(parts(samples(4 * sum(ROWS))), lambda model: model.compile(keras.optimizers.SGD(0.1, weight_decay=0.01), "mse", jit_compile=jit, run_eagerly=not jit),
                          make)
+
+    def test_used_on_one_rank(self):
+        """PyTorch takes the mean with zeros."""
+        if BACKEND == "torch":
+            self.compare(parts((with_mark(samples(4 * sum(ROWS))[0], ROWS[0]), samples(4 * sum(ROWS))[1])),
+                         lambda model: model.compile(keras.optimizers.SGD(0.1), "mse"), branches)
 
     def test_embedding(self):
         """Gradients of rows."""
@@ -450,6 +486,9 @@ class Refused(KerasCase):
 
     def test_arguments(self):
         model = ddp.keras.distribute(net(0), GROUP)
+        model.compile("sgd", "mse")
+        with self.assertRaisesRegex(ddp.InvalidStateError, "averaged in model.fit only"):
+            model.train_on_batch(*samples(4))
         with self.assertRaisesRegex(ddp.InvalidStateError, "distributed already"):
             ddp.keras.distribute(model, GROUP)
         with self.assertRaisesRegex(TypeError, "a keras.Model is expected, not int"):
@@ -469,13 +508,19 @@ class Jobs(unittest.TestCase):
 
     def test_lost_rank(self):
         """A rank that dies, or that raises an exception, raises one on the other ranks."""
-        for way, words in (("die", "RankFailedError: rank 1"), ("raise", "AbortedError: rank 1 .*model.fit on rank 1 raised ZeroDivisionError: division by zero")):
+        for way, words in (("die", "RankFailedError: rank 1"), ("raise", "AbortedError: rank 1 .*model.fit on rank 1 raised ZeroDivisionError"),
+                           *([("branch", "ValueError: model/branch/.*: there is no gradient of it on this rank")] if BACKEND == "tensorflow" else [])):
             with self.subTest(way=way), self.assertRaises(AssertionError) as caught:
                 support.run_ranks(2, sys.executable, "-B", __file__, BACKEND, way)
             self.assertRegex(str(caught.exception), words)
 
 
 def lose(way):
+    if way == "branch":
+        model = ddp.keras.distribute(branches(0), GROUP)
+        model.compile("sgd", "mse")
+        x, y = samples(8)
+        fit(model, Batches([(with_mark(x, 8), y)]))
     model = net(RANK)
     model.compile(keras.optimizers.SGD(0.1), "mse")
     ddp.keras.distribute(model, GROUP)
