@@ -59,6 +59,19 @@ std::string flags_text(std::uint32_t flags) {
     return text.empty() ? "none" : text;
 }
 
+// Without the network of this rank: names of interfaces differ between hosts, and addresses always
+// do.
+std::string options_of_all_ranks(std::string_view options) {
+    std::string text;
+    while (!options.empty()) {
+        const std::string_view item = options.substr(0, options.find(','));
+        options.remove_prefix(std::min(item.size() + 1, options.size()));
+        if (item.starts_with("iface=") || item.starts_with("host=")) continue;
+        text += str(text.empty() ? "" : ",", item);
+    }
+    return text;
+}
+
 }  // namespace
 
 // Takes this rank's place, compares options, waits until every rank is here, and connects. Exists
@@ -130,7 +143,7 @@ void LinkJoining::compare_options() {
         {"libddp version", kVersion},
         {"world_size", std::to_string(place.world)},
         {"backend", config.backend},
-        {"backend_options", config.backend_options},
+        {"backend_options", options_of_all_ranks(config.backend_options)},
         {"flags", flags_text(config.flags)},
         {"round_robin", std::to_string(std::max(config.round_robin, 1u))},
     };

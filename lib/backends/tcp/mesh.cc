@@ -9,6 +9,7 @@
 #include <set>
 
 #include "util/spin.h"
+#include "wire/sockets.h"
 
 namespace libddp::tcp {
 namespace {
@@ -79,10 +80,14 @@ ErrorInfo Mesh::timed_out() const {
         return {DDP_ERROR_TIMEOUT, "the collective did not finish before its timeout"};
     std::string names;
     for (const int rank : ranks) names += str(names.empty() ? "" : ", ", rank);
+    // A round robin group may use several networks.
+    const int fd = by_peer_[static_cast<std::size_t>(ranks.front())].front()->fd();
+    const std::string way = str("; the connection with rank ", ranks.front(), " is from ",
+                                local_address(fd).host(), " to ", peer_address(fd).host());
     return {DDP_ERROR_TIMEOUT,
-            awaited.empty()
-                ? str("rank ", names, " did not take all that was sent to it before the timeout")
-                : str("no sign of rank ", names, " before the timeout"),
+            awaited.empty() ? str("rank ", names,
+                                  " did not take all that was sent to it before the timeout", way)
+                            : str("no sign of rank ", names, " before the timeout", way),
             ranks.front()};
 }
 

@@ -1,4 +1,5 @@
-"""Two hosts, which are network namespaces: links that are down for a while, and what somebody reads on the wire.
+"""Two hosts, which are network namespaces: links that are down for a while, several of them, connections that a firewall forgets, and what
+somebody reads on the wire.
 
 Skipped (77) where namespaces cannot be made. CMake tells where the worker is through DDP_FAILURE_WORKER.
 """
@@ -6,6 +7,7 @@ import contextlib
 import ctypes
 import os
 import pathlib
+import re
 import select
 import socket
 import subprocess
@@ -24,21 +26,42 @@ SECRET = "a secret of this test's own, long enough"
 PORT = 29437
 TIMEOUT_MS = int(20_000 * SLACK)
 DOWN_S = 2
+CARDS = ("10.211.0.1", "10.211.0.2")  # addresses of the second ones
 MARK = b"\x3f" * 64  # the worker's allreduce sends nothing else
 
 
 class TwoHosts:
-    """A rank on each host. The worker of rank 0 runs the store."""
+    """A rank on each host. The worker of rank 0 runs the store. A setting that is a list has a value for each rank."""
 
-    def __init__(self, link, verbs, options="", backend="tcp", host_ids=(None, None)):
+    def __init__(self, link, verbs, host_ids=(None, None), **settings):
         self.link = link
-        settings = {"world": 2, "init": f"tcp://{link.addresses[0]}:{PORT}", "timeout": TIMEOUT_MS, "backend": backend, "secret": SECRET}
-        if options:
-            settings["options"] = options
+        settings = {"world": 2, "init": f"tcp://{link.addresses[0]}:{PORT}", "timeout": TIMEOUT_MS, "backend": "tcp", "secret": SECRET,
+                    **settings}
         self.ranks = [subprocess.Popen(
-            [*link.prefix(rank), WORKER, f"rank={rank}", *(f"{key}={value}" for key, value in settings.items()), "--", *verbs],
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            [*link.prefix(rank), WORKER, f"rank={rank}",
+             *(f"{key}={value[rank] if isinstance(value, list) else value}" for key, value in settings.items()), "--", *verbs],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
             env={**os.environ, **({"DDP_HOST_ID": host_ids[rank]} if host_ids[rank] else {})}) for rank in range(2)]
+
+    def await_all(self, word):
+        """Reads the output of both up to a line with this word. Returns these outputs."""
+        said = []
+        for rank in self.ranks:
+            lines = []
+            for line in rank.stdout:
+                lines.append(line)
+                if word in line:
+                    break
+            else:
+                raise AssertionError(f"no '{word}': {''.join(lines)}")
+            said.append("".join(lines))
+        return said
+
+    def go(self):
+        """Ends a pause."""
+        for rank in self.ranks:
+            rank.stdin.write("go\n")
+            rank.stdin.flush()
 
     def output(self):
         """The output of both, when both have ended."""
@@ -128,7 +151,7 @@ class Capture:
 class Wire(unittest.TestCase):
     def captured(self, options):
         with namespaces.Link("1gbit") as link, Capture(link) as capture:
-            with job(link, ["join", "allreduce=200000", "allreduce=1000", "mark=done"], options=options) as hosts:
+            with job(link, ["join", "allreduce=200000", "allreduce=1000", "mark=done"], **({"options": options} if options else {})) as hosts:
                 for output in hosts.output():
                     self.assertIn("at done ", output)
         self.assertGreater(len(capture.bytes), 500_000)
@@ -140,6 +163,131 @@ class Wire(unittest.TestCase):
     def test_plain_does(self):
         """So this test can see."""
         self.assertIn(MARK, self.captured("wire=plain"))
+
+
+def add_card(link):
+    """A second network between the two hosts, as fast as the first. Each has a card "card2" there."""
+    a, b = link.names
+    namespaces.ip("link", "add", "card2", "netns", a, "type", "veth", "peer", "name", "card2", "netns", b)
+    for name, address in zip(link.names, CARDS):
+        link.set_up(name, "card2", address)
+
+
+class Cards(unittest.TestCase):
+    """Two groups, each over a card of its own, that take turns: docs/backends.md, "Several network cards"."""
+
+    def of(self, link):
+        return {"options": [f"iface={name}" for name in link.interfaces], "also": "iface=card2"}
+
+    def seconds(self, link, **settings):
+        """For two steps of eight buckets of 1 MB. The worker computes little beside that."""
+        with job(link, ["join", "params=8", "commit", "train=1", "mark=begin", "train=2", "mark=end"], size=250_000, **settings) as hosts:
+            outputs = hosts.output()
+        times = []
+        for output in outputs:
+            self.assertEqual(re.findall(r"value wrong (\d+)", output), ["0", "0"], output)
+            self.assertNotIn("error ", output)
+            times.append([float(re.search(rf"at {mark} (\S+)", output)[1]) for mark in ("begin", "end")])
+        return max(end for _, end in times) - min(begin for begin, _ in times)
+
+    def test_two_are_nearly_twice_one(self):
+        with namespaces.Link("25mbit") as link:
+            add_card(link)
+            cards = self.of(link)
+            one = self.seconds(link, options=cards["options"])
+            two = self.seconds(link, **cards)
+            least = 2 * 8 * 1e6 / (25e6 / 8 * namespaces.PAYLOAD)  # what one card needs
+            print(f"one card: {one:.2f} s, two: {two:.2f} s; the bytes alone take {least:.2f} s on one", flush=True)
+            self.assertGreater(one, 0.9 * least)
+            self.assertLess(two, one / 1.7)
+
+    def test_a_card_that_fails_in_a_step_is_named(self):
+        timeout_ms = int(4000 * SLACK)
+        with namespaces.Link("200mbit") as link:
+            add_card(link)
+            with job(link, ["join", "params=8", "commit", "train=1", "mark=here", "train=100000"], size=500_000, timeout=timeout_ms,
+                     **self.of(link)) as hosts:
+                hosts.await_all("at here")
+                time.sleep(0.5)
+                begin = time.monotonic()
+                namespaces.ip("-n", link.names[1], "link", "set", "card2", "down")
+                for output in hosts.output():
+                    self.assertIn("error DDP_ERROR_TIMEOUT", output)
+                    self.assertRegex(output, "(no sign of rank|did not take all) .*; the connection with rank [01] is from "
+                                             r"10\.211\.0\.[12] to 10\.211\.0\.[12]")
+                    self.assertEqual(re.findall(r"value wrong (\d+)", output), ["0"], output)
+                self.assertLess(time.monotonic() - begin, timeout_ms / 1000 + 5 * SLACK)
+
+
+class Forgotten(unittest.TestCase):
+    """A firewall between the hosts drops what belongs to connections that it has forgotten: here a router that forwards nothing any more. Their
+    other network stays."""
+
+    def setUp(self):
+        self.link = namespaces.Link(None)
+        self.link.__enter__()
+        self.addCleanup(self.link.__exit__)
+        self.router = f"{self.link.names[0]}f"
+        self.addCleanup(subprocess.run, ["ip", "netns", "delete", self.router], stderr=subprocess.DEVNULL, check=False)
+        namespaces.ip("netns", "add", self.router)
+        self.routed = ["10.212.0.2", "10.212.1.2"]
+        for name, address, other in zip(self.link.names, self.routed, reversed(self.routed)):
+            card, gateway = f"{name}-f", address[:-1] + "1"
+            namespaces.ip("link", "add", "routed", "netns", name, "type", "veth", "peer", "name", card, "netns", self.router)
+            self.link.set_up(name, "routed", address)
+            self.link.set_up(self.router, card, gateway)
+            namespaces.ip("-n", name, "route", "add", f"{other[:-1]}0/24", "via", gateway)
+        self.forward(True)
+
+    def forward(self, does):
+        namespaces.run("ip", "netns", "exec", self.router, "sh", "-c", f"echo {int(does)} > /proc/sys/net/ipv4/ip_forward")
+
+    def test_no_connection_is_idle_for_long(self):
+        with job(self.link, ["join", "sum=1000", "pause=here", "sum=1000", "mark=done"]) as hosts:
+            hosts.await_all("at here")
+            time.sleep(1)
+            for host in range(2):
+                found = subprocess.run([*self.link.prefix(host), "ss", "-Htno", "state", "established"], stdout=subprocess.PIPE, text=True,
+                                       check=True).stdout.splitlines()
+                self.assertGreaterEqual(len(found), 2, found)  # one with the store, and one with the other rank
+                for connection in found:
+                    timer = re.search(r"timer:\((keepalive|on),(?:(\d+)min)?(?:([\d.]+)(ms|sec))?", connection)
+                    self.assertTrue(timer, connection)
+                    self.assertFalse(timer[2], connection)
+                    self.assertLess(float(timer[3]) / (1000 if timer[4] == "ms" else 1), 60, connection)
+            hosts.go()
+            for output in hosts.output():
+                self.assertIn("at done ", output)
+
+    def test_between_ranks(self):
+        """The error comes when the group's timeout has passed: until then it may be a flap."""
+        timeout_ms = int(5000 * SLACK)
+        with job(self.link, ["join", "sum=1000", "pause=here", "sum=200000", "mark=done"], timeout=timeout_ms,
+                 options=[f"host={address}" for address in self.routed]) as hosts:
+            hosts.await_all("at here")
+            self.forward(False)
+            begin = time.monotonic()
+            hosts.go()
+            outputs = hosts.output()
+            self.assertLess(time.monotonic() - begin, timeout_ms / 1000 + 5 * SLACK)
+        for output in outputs:
+            self.assertIn("error DDP_ERROR_TIMEOUT", output)
+            self.assertRegex(output, r"no sign of rank [01] before the timeout; the connection with rank [01] is from 10.212.[01].2 to 10.212.[01].2")
+
+    def test_with_the_store(self):
+        """Silence is noticed there within 15 s, and both ranks say whose connection that was."""
+        with job(self.link, ["join", "sum=1000", "mark=here", "watch=60000", "mark=unnoticed"], init=f"tcp://{self.routed[0]}:{PORT}",
+                 options=[f"host={address}" for address in self.link.addresses]) as hosts:
+            hosts.await_all("at here")
+            self.forward(False)
+            begin = time.monotonic()
+            outputs = hosts.output()
+            self.assertLess(time.monotonic() - begin, 30 * SLACK)
+        words = (r"rank 1 \(pid \d+ on \S+\) died: its connection to the store ended without a goodbye",
+                 rf"rank 0, which runs the store, died: the connection to the store at tcp://{self.routed[0]}:{PORT} was lost")
+        for output, sentence in zip(outputs, words):
+            self.assertIn("error DDP_ERROR_RANK_FAILED", output)
+            self.assertRegex(output, sentence)
 
 
 class Clones(unittest.TestCase):

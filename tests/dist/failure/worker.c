@@ -40,6 +40,7 @@ static struct {
     int64_t shape[2];
     int32_t ndim;
     ddp_dtype dtype;
+    const char* also;
     char prefix[32]; /* of parameter names */
     int checked;     /* with DDP_CONTEXT_CHECK, gradients in views */
     int views;       /* gradients in views */
@@ -79,8 +80,21 @@ static int check(ddp_status status) {
 
 /* ---- verbs; each returns 0, or -1 after an error */
 
+/* With also=OPTIONS, a round robin of two groups: the second one has these backend_options. */
 static int join(void) {
-    if (check(ddp_group_create(&me.options, &me.group, &me.error))) return -1;
+    ddp_group* both[2] = {NULL, NULL};
+    if (check(ddp_group_create(&me.options, &both[0], &me.error))) return -1;
+    me.group = both[0];
+    if (me.also) {
+        ddp_group_options second = me.options;
+        second.backend_options = me.also;
+        second.group_name = "also";
+        if (check(ddp_group_create(&second, &both[1], &me.error))) return -1;
+        int failed = check(ddp_group_round_robin(both, 2, &me.group, &me.error));
+        ddp_group_free(both[0]);
+        ddp_group_free(both[1]);
+        if (failed) return me.group = NULL, -1;
+    }
     mark("joined");
     return 0;
 }
@@ -422,6 +436,8 @@ static void set(const char* name, const char* value) {
         me.options.backend = value;
     else if (is(name, "options"))
         me.options.backend_options = value;
+    else if (is(name, "also"))
+        me.also = value;
     else if (is(name, "secret"))
         me.options.secret = value;
     else if (is(name, "groups"))

@@ -39,7 +39,7 @@ class Link:
                 (a, b), (a_end, b_end) = self.names, self.interfaces
                 ip("link", "add", a_end, "netns", a, "type", "veth", "peer", "name", b_end, "netns", b)
                 for name, interface, address in zip(self.names, self.interfaces, self.addresses):
-                    self._set_up(name, interface, address)
+                    self.set_up(name, interface, address)
         except BaseException:
             self.__exit__()
             raise
@@ -53,11 +53,11 @@ class Link:
         for name, interface, address in zip(self.names, self.interfaces, self.addresses):
             gateway = address[:-1] + "1"
             ip("link", "add", interface, "netns", name, "type", "veth", "peer", "name", interface, "netns", self.router)
-            self._set_up(name, interface, address)
-            self._set_up(self.router, interface, gateway)
+            self.set_up(name, interface, address)
+            self.set_up(self.router, interface, gateway)
             ip("-n", name, "route", "add", "default", "via", gateway)
 
-    def _set_up(self, name, interface, address):
+    def set_up(self, name, interface, address):
         ip("-n", name, "address", "add", f"{address}/24", "dev", interface)
         ip("-n", name, "link", "set", interface, "up")
         if self.rate is not None:
