@@ -63,7 +63,7 @@ class MetricsTest(Case):
 
     def address(self, process):
         line = process.stderr.readline().decode()
-        found = re.fullmatch(r"ddprun: metrics: (http://127\.0\.0\.1:(\d+)/metrics)\n", line)
+        found = re.fullmatch(r"ddprun(?: on \S+)?: metrics: (http://127\.0\.0\.1:(\d+)/metrics)\n", line)
         self.assertTrue(found, line)
         return found[1], int(found[2])
 
