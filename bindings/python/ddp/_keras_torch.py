@@ -8,6 +8,8 @@ import functools
 
 import torch
 
+from ._errors import UnsupportedError
+
 
 class Backend:
     """The part that is PyTorch's."""
@@ -19,7 +21,9 @@ class Backend:
 
     @staticmethod
     def require_supported(model):
-        """Everything is."""
+        if model.jit_compile:
+            raise UnsupportedError("model: jit_compile=True is torch.compile, with which ddp.keras has not been tried. Compile the model with "
+                                   "jit_compile=False, which is Keras's choice with PyTorch")
 
     def wrap(self, model):
         """fit needs nothing else."""
@@ -29,9 +33,8 @@ class Backend:
         for hook in self._hooks:
             hook.remove()
         self._given = None
-        overlaps = self._parallel.is_own_step and not model.jit_compile
         self._hooks = [variable.value.register_post_accumulate_grad_hook(functools.partial(self._computed, index))
-                       for index, variable in enumerate(model.trainable_variables) if overlaps]
+                       for index, variable in enumerate(model.trainable_variables) if self._parallel.is_own_step]
 
     def step(self, step, apply, data):
         """A step of fit."""
@@ -48,7 +51,6 @@ class Backend:
     def settle(self, variables):
         """Waits until steps have ended."""
 
-    @torch.compiler.disable
     @torch.no_grad()
     def _reduced(self, given, variables):
         gradients, indices = self._parallel.gradients, self._parallel.indices_of(variables)

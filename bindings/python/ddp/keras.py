@@ -257,8 +257,8 @@ class _Parallel:
             raise UnsupportedError("loss: a sum over a batch has no mean over ranks that would be right for losses of layers, too. Use "
                                    "reduction=\"sum_over_batch_size\"")
         if self._by_sample_weight and len(reductions) > 1:
-            raise UnsupportedError("loss: some losses are divided by the sum of sample weights and some by the number of samples, and ddp.keras weights a "
-                                   "rank by one of both. Give all losses the same reduction")
+            raise UnsupportedError("loss: some losses are divided by the sum of sample weights and some by the number of samples, and ddp.keras weights "
+                                   "a rank by one of both. Give all losses the same reduction")
 
 
 class _Callback(keras.callbacks.Callback):

@@ -493,6 +493,10 @@ class Refused(KerasCase):
             ddp.keras.distribute(model, GROUP)
         with self.assertRaisesRegex(TypeError, "a keras.Model is expected, not int"):
             ddp.keras.distribute(1)
+        if BACKEND == "torch":
+            model = net(0)
+            model.compile("sgd", "mse", jit_compile=True)
+            self.refused(ddp.UnsupportedError, "model: jit_compile=True is torch.compile", model)
         if BACKEND == "tensorflow":
             unbuilt = keras.Sequential([layers.Dense(3)])
             unbuilt.compile("sgd", "mse")
