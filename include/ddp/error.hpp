@@ -76,7 +76,9 @@ template <>
 struct dtype_of<std::complex<float>> : dtype_constant<DDP_C64> {};
 template <>
 struct dtype_of<std::complex<double>> : dtype_constant<DDP_C128> {};
-#ifdef __FLT16_MAX__
+/* GCC 12 for ARM has the limits of the type, but in C++ not the type. */
+#if defined(__FLT16_MAX__) && \
+    !(defined(__aarch64__) && defined(__GNUC__) && !defined(__clang__) && __GNUC__ < 13)
 template <>
 struct dtype_of<_Float16> : dtype_constant<DDP_F16> {};
 #endif
