@@ -210,11 +210,13 @@ char* Record::append(std::size_t bytes) {
             posix_fallocate(file_.get(), static_cast<off_t>(size_), static_cast<off_t>(bytes));
         error != 0)
         fail(DDP_ERROR_IO, "cannot extend ", path_, ": ", std::strerror(error));
-    void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE,
-                        file_.get(), static_cast<off_t>(size_));
+    // Pages of the system may be larger than those of the file: 64 KiB on some ARM servers.
+    const std::size_t before = size_ % static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+    void* memory = mmap(nullptr, before + bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE,
+                        file_.get(), static_cast<off_t>(size_ - before));
     if (memory == MAP_FAILED) fail(DDP_ERROR_IO, "cannot map ", path_, ": ", std::strerror(errno));
     size_ += bytes;
-    return static_cast<char*>(memory);
+    return static_cast<char*>(memory) + before;
 }
 
 std::int64_t Record::write(std::uint16_t owner, const Entry& entry) noexcept {
