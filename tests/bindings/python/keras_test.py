@@ -545,7 +545,7 @@ if __name__ == "__main__":
         lose(asked[0])
     elif support.RANK < 0:
         for count, tests in ((2, ""), (3, "Training.test_digits Training.test_uneven")):
-            print(support.run_ranks(count, sys.executable, "-B", __file__, BACKEND, timeout=500, env={"DDP_TESTS": tests}))
+            print(support.run_ranks(count, sys.executable, "-B", __file__, BACKEND, timeout=700, env={"DDP_TESTS": tests}))
         unittest.main()
     else:
         support.main()
