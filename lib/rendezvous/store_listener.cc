@@ -112,7 +112,8 @@ StoreListener::StoreListener(uv_loop_t* loop, const std::string& host, int port,
         return version_of(identity) ? std::optional(key) : std::nullopt;
     };
     gate_ = std::make_unique<wire::Gate>(std::move(socket), "store", std::move(lookup),
-                                         wire::Protection::kEncrypted, std::move(admit), kHandshakeBound);
+                                         wire::Protection::kEncrypted, std::move(admit),
+                                         kHandshakeBound);
     int status = uv_poll_init(loop, &poll_, gate_->fd());
     poll_.data = this;
     if (status == 0)
