@@ -90,7 +90,8 @@ public final class Barrier {
         try (Store store = new Store(bound, new StoreOptions().server(true).secret(secret))) {
             Task<T, R> task = new Task<>("tcp://" + host + ":" + store.port(), secret, program);
             try {
-                return JavaRDD.fromRDD(data.rdd().barrier().mapPartitions(task, false, tag), tag).collect();
+                return JavaRDD.fromRDD(data.rdd().barrier().mapPartitions(task, false, tag), tag)
+                        .collect();
             } catch (Exception error) { // SparkException, which Scala does not declare
                 if (!(error instanceof SparkException)) {
                     throw error;
@@ -112,12 +113,14 @@ public final class Barrier {
         }
         List<String[]> reports = new ArrayList<>();
         for (String key : store.keys(REPORTS)) {
-            reports.add(new String(store.get(key), java.nio.charset.StandardCharsets.UTF_8).split("\n", 2));
+            reports.add(new String(store.get(key), java.nio.charset.StandardCharsets.UTF_8)
+                                .split("\n", 2));
         }
         // a rank that libddp has told of another one is not the cause
         reports.sort(Comparator.comparing(report -> !report[0].startsWith("own ")));
         if (reports.isEmpty()) {
-            return new RankFailed("the job failed before a rank did: " + error.getMessage(), -1, error);
+            return new RankFailed(
+                    "the job failed before a rank did: " + error.getMessage(), -1, error);
         }
         String text = String.join("; ", reports.stream().map(report -> report[1]).toList());
         return new RankFailed(text, Integer.parseInt(reports.get(0)[0].split(" ")[1]), error);
@@ -144,7 +147,8 @@ public final class Barrier {
             int ranks = context.getTaskInfos().length;
             try (Store store = new Store(uri, new StoreOptions().secret(secret))) {
                 try (Group group = new Group(
-                        new GroupOptions().rank(rank).worldSize(ranks).store(store).secret(secret))) {
+                             new GroupOptions().rank(rank).worldSize(ranks).store(store).secret(
+                                     secret))) {
                     R result = program.run(group, CollectionConverters.asJava(rows));
                     List<R> results = new ArrayList<>();
                     results.add(result);
@@ -153,7 +157,8 @@ public final class Barrier {
                     int named = error instanceof DdpException ? ((DdpException) error).rank() : -1;
                     boolean other = named >= 0 && named != rank;
                     String text = "rank " + rank + " of " + ranks + " failed: " + error;
-                    store.set(REPORTS + rank, (other ? "other " + named : "own " + rank) + "\n" + text);
+                    store.set(REPORTS + rank,
+                            (other ? "other " + named : "own " + rank) + "\n" + text);
                     throw new IllegalStateException(text, error);
                 }
             }
