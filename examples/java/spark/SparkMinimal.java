@@ -40,11 +40,13 @@ final class SparkMinimal {
     }
 
     public static void main(String[] arguments) {
-        try (JavaSparkContext spark = new JavaSparkContext(new SparkConf().setAppName("SparkMinimal"))) {
+        try (JavaSparkContext spark =
+                        new JavaSparkContext(new SparkConf().setAppName("SparkMinimal"))) {
             List<Float> x = IntStream.range(0, 20).mapToObj(i -> i / 20f).toList();
             List<List<Float>> results = Barrier.run(spark.parallelize(x, 2), SparkMinimal::train);
             for (int rank = 0; rank < 2; ++rank) {
-                System.out.printf("rank %d: y = %.3f %+.3f x%n", rank, results.get(rank).get(0), results.get(rank).get(1));
+                System.out.printf("rank %d: y = %.3f %+.3f x%n", rank, results.get(rank).get(0),
+                        results.get(rank).get(1));
             }
         }
     }
