@@ -12,7 +12,7 @@ usage: performance.py [SECTION...] [--page docs/performance.md] [--quick] ...
   store        10 to 10,000 clients of one store join, meet and hear of a key
   elastic      a rank is killed, a rank joins, and a step without either, in an elastic job
   link         two hosts and a slow link: its limit, PyTorch's DistributedDataParallel, overlap
-  fast-link    two hosts and a link that nothing slows: plain, authenticated and encrypted, beside TCP alone and Gloo
+  fast-link    two hosts and a link that nothing slows: plain and encrypted, beside TCP alone and Gloo
   round-robin  1, 2 and 4 round robin groups
   autotune     the bucket cap that libddp finds, beside the usual one and the best of a sweep
   predict      predicted steps (ddp-bench predict) beside measured ones
