@@ -39,11 +39,13 @@ public:
         team_ = std::make_unique<Team>(host, TeamOptions{0, kWorld, "", kStaging}, failure_);
         control_ = segment_->map(0, layout_.control_bytes());
         block_ = static_cast<std::byte*>(team_->arena().allocate(kBlock));
+        segment_->reserve(layout_.blocks(1), kBlock);
     }
 
     Team& team() { return *team_; }
     std::byte* block() const { return block_; }
-    Location block_location() const { return team_->arena().locate(block_, kBlock); }
+    Location own_block() const { return team_->arena().locate(block_, kBlock); }
+    Location block_of_peer() const { return {layout_.blocks(1), kBlock, 0}; }
     Shared& shared() { return *at<Shared>(0); }
     RankState& peer() { return *at<RankState>(layout_.rank_state(1)); }
     Post& post(std::uint32_t parity) { return *at<Post>(layout_.post(1, parity)); }
@@ -87,9 +89,11 @@ private:
 };
 
 // Chooses from few places: each that is mapped takes memory for good.
-Location location_of(Reader& bytes, const Location& block) {
+Location location_of(Reader& bytes, const Host& host) {
+    const Location block = host.block_of_peer();
     const std::uint64_t blocks[] = {
-        block.block, 0, 4096, block.block + 4096, block.block + kBlock, ~std::uint64_t{0}};
+        block.block,      0, host.own_block().block, block.block + 4096, block.block + kBlock,
+        ~std::uint64_t{0}};
     Location location{};
     const std::uint8_t which = bytes.byte();
     if (which < 60) return {};
@@ -102,9 +106,9 @@ Location location_of(Reader& bytes, const Location& block) {
     return location;
 }
 
-void write_post(Reader& bytes, Post& post, const Location& block, std::string_view signature) {
-    post.send = location_of(bytes, block);
-    post.recv = location_of(bytes, block);
+void write_post(Reader& bytes, Post& post, const Host& host, std::string_view signature) {
+    post.send = location_of(bytes, host);
+    post.recv = location_of(bytes, host);
     const bool honest = bytes.byte() < 250;
     post.signature_bytes = honest ? signature.size() : bytes.number<std::uint64_t>();
     std::memcpy(post.signature, signature.data(), signature.size());
@@ -165,10 +169,9 @@ DDP_FUZZ_TARGET(shm_posts, input) {
     message.c.signature = signature;
     message.c.theirs = theirs;
     message.c.signature_size = sizeof signature;
-    const Location block = host.block_location();
     for (std::uint32_t parity : {0u, 1u})
-        write_post(bytes, host.post(parity), block, {signature, sizeof signature});
-    write_freed(bytes, host.peer().freed, block);
+        write_post(bytes, host.post(parity), host, {signature, sizeof signature});
+    write_freed(bytes, host.peer().freed, host.block_of_peer());
     host.shared().claimed.store(bytes.number<std::uint64_t>());
     host.shared().done.store(bytes.number<std::uint64_t>());
     host.peer().left.store(bytes.flag());

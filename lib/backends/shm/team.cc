@@ -47,9 +47,12 @@ void Team::let_go_of_freed_blocks() {
 
 std::byte* Team::reach(int rank, Location location, std::size_t bytes, std::size_t alignment) {
     let_go_of_freed_blocks();
-    // Before the blocks lie the counters of the team, on which all of its loops depend.
-    const bool in_block = location.block >= control_.layout().blocks(0);
-    std::byte* memory = in_block ? arena_.reach(rank, location, bytes, alignment) : nullptr;
+    // Before the blocks lie the counters of the team, on which all of its loops depend. A block of
+    // another rank may be where the result goes.
+    const Layout& layout = control_.layout();
+    const bool its_own =
+        location.block >= layout.blocks(rank) && location.block < layout.blocks(rank + 1);
+    std::byte* memory = its_own ? arena_.reach(rank, location, bytes, alignment) : nullptr;
     if (memory) return memory;
     throw TeamError(ErrorInfo{
         DDP_ERROR_RANK_FAILED,
