@@ -78,26 +78,33 @@ Location Arena::locate(const void* memory, std::size_t bytes) const {
 
 std::byte* Arena::reach(int rank, const Location& location, std::size_t bytes,
                         std::size_t alignment) {
-    const Mapping& block = mapping_of(rank, location);
-    if (location.within % alignment != 0) return nullptr;
-    if (location.within > block.bytes() || bytes > block.bytes() - location.within) return nullptr;
-    return block.data() + location.within;
+    const Mapping* const block = mapping_of(rank, location);
+    if (!block || location.within % alignment != 0) return nullptr;
+    if (location.within > block->bytes() || bytes > block->bytes() - location.within)
+        return nullptr;
+    return block->data() + location.within;
 }
 
-const Mapping& Arena::mapping_of(int rank, const Location& location) {
+const Mapping* Arena::mapping_of(int rank, const Location& location) {
     {
         const Lock lock(mutex_);
         const auto own = own_at_.find(location.block);
-        if (own != own_at_.end()) return *own->second;
+        if (own != own_at_.end()) return own->second;
     }
-    Mapping& block = others_[static_cast<std::size_t>(rank)].blocks[location.block];
-    // Another size: a new block in the place of a freed one.
-    if (block.bytes() != location.bytes) block = segment_.map(location.block, location.bytes);
-    return block;
+    Other& other = others_[static_cast<std::size_t>(rank)];
+    Reached& block = other.blocks[location.block];
+    if (block.mapping.bytes() != location.bytes) {
+        // A new block in the place of a freed one, but not of one that may be in use.
+        if (block.round == other.round) return nullptr;
+        block.mapping = segment_.map(location.block, location.bytes);
+    }
+    block.round = other.round;
+    return &block.mapping;
 }
 
 void Arena::follow(int rank, const FreedBlocks& freed) {
     Other& other = others_[static_cast<std::size_t>(rank)];
+    ++other.round;
     const auto unmap = [&other](std::uint64_t block) { other.blocks.erase(block); };
     // Blocks that are still needed are mapped again.
     if (!freed.follow(other.freed, unmap)) other.blocks.clear();

@@ -76,12 +76,12 @@ public:
     Location locate(const void* memory, std::size_t bytes) const;
 
     // The address in this process of a location that a rank has told: of its own blocks the one of
-    // allocate(), as a second mapping would cost page tables and count as resident again. Null if the location
-    // does not hold that many bytes, or is not aligned. One thread at a time calls this function
-    // and the next.
+    // allocate(), as a second mapping would cost page tables and count as resident again. Null if
+    // the location does not hold that many bytes, is not aligned, or gives a block another size
+    // than one since follow() did. One thread at a time calls this function and the next.
     std::byte* reach(int rank, const Location& location, std::size_t bytes,
                      std::size_t alignment = 1);
-    // Unmaps what that rank has freed meanwhile, which must not be in use here.
+    // Before each collective: nothing is in use here. Unmaps what that rank has freed meanwhile.
     void follow(int rank, const FreedBlocks& freed);
 
 private:
@@ -89,14 +89,19 @@ private:
         std::uint64_t offset;
         Mapping mapping;
     };
+    struct Reached {
+        Mapping mapping;
+        std::uint64_t round = 0;  // when it was last reached
+    };
     struct Other {
-        std::unordered_map<std::uint64_t, Mapping> blocks;  // by offset
+        std::uint64_t round = 1;                            // of follow()
+        std::unordered_map<std::uint64_t, Reached> blocks;  // by offset
         // how many of its freed blocks are unmapped
         std::uint64_t freed = 0;
     };
 
-    // The mapping of the block in which the location lies.
-    const Mapping& mapping_of(int rank, const Location& location);
+    // The mapping of the block in which the location lies; null: that has another size.
+    const Mapping* mapping_of(int rank, const Location& location);
     std::uint64_t take_place(std::size_t size) DDP_REQUIRES(mutex_);
     void give_back_place(std::uint64_t offset, std::size_t size) DDP_REQUIRES(mutex_);
 

@@ -311,6 +311,9 @@ TEST(SharedMemory, IsReachedOnlyWhereItIs) {
     // Numbers are read where their processor can.
     EXPECT_NE(there.reach(0, {location.block, location.bytes, 8}, 100, 8), nullptr);
     EXPECT_EQ(there.reach(0, {location.block, location.bytes, 4}, 100, 8), nullptr);
+    EXPECT_EQ(there.reach(0, {location.block, page, 0}, 1), nullptr) << "it has another size";
+    EXPECT_EQ(reached[99], std::byte{7}) << "it is still mapped";
+    there.follow(0, freed_here);
     EXPECT_EQ(error_of([&] {
                   there.reach(0, {location.block, 100 * page, 0}, 3 * page);
               }).code,
@@ -353,14 +356,20 @@ TEST(SharedMemory, PlacesOfFreedBlocksAreUsedAgain) {
                       static_cast<std::ptrdiff_t>(bytes));
             std::memset(blocks[i], round % 100 + i + 1, bytes);
         }
-        if (round % 5 != 0) there.follow(0, freed_here);
+        there.follow(0, freed_here);
+        shm::Location locations[3];
         for (int i = 0; i < 3; ++i) {
-            const std::byte* seen =
-                there.reach(0, here.locate(blocks[i], pages[i] * page), pages[i] * page);
+            locations[i] = here.locate(blocks[i], pages[i] * page);
+            const std::byte* seen = there.reach(0, locations[i], pages[i] * page);
             ASSERT_NE(seen, nullptr);
             ASSERT_EQ(std::memcmp(seen, blocks[i], pages[i] * page), 0);
         }
         for (int i : {round % 3, (round + 1) % 3, (round + 2) % 3}) here.deallocate(blocks[i]);
+        if (round % 5 != 0) continue;
+        // It hears of the freed blocks in a collective that reaches them once more.
+        there.follow(0, freed_here);
+        for (const shm::Location& location : locations)
+            ASSERT_NE(there.reach(0, location, 1), nullptr);
     }
     void* const all = here.allocate(8 * page);  // in one piece again
     EXPECT_EQ(error_of([&] { here.allocate(1); }).code, DDP_ERROR_OUT_OF_MEMORY);
