@@ -7,7 +7,7 @@ import pathlib
 import signal
 import subprocess
 import sys
-import threading
+import tempfile
 import time
 import unittest
 
@@ -24,58 +24,11 @@ import ray  # noqa: E402
 import ddp  # noqa: E402
 import ddp.ray  # noqa: E402
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "support"))
-from slack import SLACK  # noqa: E402  (tests/support)
+import engine_jobs  # noqa: E402
+from engine_jobs import SOON_S, EngineCase, facts, failing, restarted, sums, trained  # noqa: E402
 
-SOON_S = 100 * SLACK  # for what takes seconds on an idle machine
+ray.cloudpickle.register_pickle_by_value(engine_jobs)  # workers need not find it
 STEPS = 40
-
-
-def sums(count):
-    """A program that knows nothing of Ray."""
-    group = ddp.Group()
-    values = np.arange(count, dtype=np.float32) * (group.rank + 1)
-    group.allreduce(values)
-    return group.rank, group.world_size, values
-
-
-def sums_of(count, ranks):
-    return np.arange(count, dtype=np.float32) * (ranks * (ranks + 1) // 2)
-
-
-def facts():
-    """The environment of a rank, and the secret."""
-    ddp.Group().barrier()
-    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "DDP_RESTART", "CUDA_VISIBLE_DEVICES")
-    return ({name: os.environ.get(name) for name in names}, pathlib.Path(os.environ["DDP_SECRET_FILE"]).read_text(),
-            os.environ.get("DDP_SECRET"), pathlib.Path("/proc/self/environ").read_bytes(), " ".join(map(str, os.environ.items())))
-
-
-def failing(way):
-    group = ddp.Group()
-    group.barrier()
-    if group.rank == 1:
-        if way == "raise":
-            raise ValueError("the sample 17 is bad")
-        if way == "exit":
-            raise SystemExit(3)
-        if way == "kill":
-            os.kill(os.getpid(), signal.SIGKILL)
-    if group.rank == 2:
-        time.sleep(600)  # in the program's own code
-    while True:
-        group.allreduce(np.ones(10, np.float32))
-
-
-def restarted():
-    """Fails at its first start."""
-    group = ddp.Group()
-    group.barrier()
-    restart = ddp.environment().restart
-    if restart == 0:
-        group.abort("the first start")
-        group.barrier()
-    return restart, group.rank
 
 
 def gradient(step, samples):
@@ -125,25 +78,11 @@ def elastic(last_world, kill=(), fail=(), leave=()):
             job.commit()
 
 
-def trained(shards):
-    """Fits y = 3 - 2x to the rows of this rank's shard of Ray's data."""
-    group = ddp.Group()
-    rows = [(row["x"], row["y"]) for row in shards[group.rank].iter_rows()]
-    weights, grad = np.zeros(2, np.float32), np.zeros(2, np.float32)
-    x, y = np.array(rows, np.float32).T
-    with ddp.Context(group) as ctx:
-        param = ctx.register("w", weights, grad)
-        ctx.commit()
-        for _ in range(300):
-            wrong = weights[0] + weights[1] * x - y
-            grad[:] = wrong.mean(), (wrong * x).mean()
-            ctx.grad_ready(param)
-            ctx.finalize()
-            weights -= 0.5 * grad
-    return len(rows), weights
+def trained_with(shards):
+    return trained(shards[ddp.environment().rank].iter_rows())
 
 
-class Launch(unittest.TestCase):
+class Launch(EngineCase):
     @classmethod
     def setUpClass(cls):
         ray.init(num_cpus=6, num_gpus=4, include_dashboard=False, _node_ip_address="127.0.0.1", object_store_memory=100 << 20,
@@ -154,6 +93,9 @@ class Launch(unittest.TestCase):
         ray.shutdown()
 
     def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
         self.begun = time.monotonic()
 
     def failed(self, count, program, *args, **options):
@@ -177,36 +119,23 @@ class Launch(unittest.TestCase):
         for options in ({}, {"store": "rank"}, {"placement_strategy": "STRICT_PACK", "resources_per_worker": {"CPU": 2}}):
             with self.subTest(options):
                 results = ddp.ray.launch(sums, 3, (1000,), **options)
-                self.assertEqual([result[:2] for result in results], [(rank, 3) for rank in range(3)])
-                for _, _, values in results:
-                    np.testing.assert_array_equal(values, sums_of(1000, 3))
+                self.check_sums(results, 3, 1000)
 
     def test_environment(self):
         """The variables that ddprun sets; and the secret, which is in no environment, and in no file of Ray's."""
         os.environ["DDP_SECRET"] = "a secret that somebody has exported"
         self.addCleanup(os.environ.pop, "DDP_SECRET")
         results = ddp.ray.launch(facts, 2, resources_per_worker={"CPU": 1, "GPU": 2})
-        gpus = {told["CUDA_VISIBLE_DEVICES"] for told, *_ in results}
+        gpus = {visible for *_, visible in results}
         self.assertEqual(len(gpus), 1)
         self.assertEqual(sorted(gpus.pop().split(",")), list("0123"), "each rank sees the GPUs of both")
-        secrets = set()
-        for rank, (told, secret, variable, at_start, now) in enumerate(results):
-            told.pop("CUDA_VISIBLE_DEVICES")
-            self.assertEqual(told, {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": "2",
-                                    "DDP_RESTART": "0"})
-            self.assertIsNone(variable)
-            self.assertEqual(len(secret), 64)
-            self.assertNotIn(secret.encode(), at_start)
-            self.assertNotIn(secret, now)
-            secrets.add(secret)
-        self.assertEqual(len(secrets), 1)
-        secret = secrets.pop().encode()
+        secret = self.check_environment(results)
         files = [path for path in pathlib.Path(ray._private.worker._global_node.get_session_dir_path()).rglob("*") if path.is_file()]
         self.assertGreater(len(files), 5)
         self.assertEqual([path for path in files if secret in path.read_bytes()], [])
 
     def test_an_exception(self):
-        error = self.failed(3, failing, "raise")
+        error = self.failed(3, failing, "raise", self.folder)
         self.assertEqual(error.rank, 1)
         self.assertRegex(str(error), r"^rank 1 of 3 \(pid \d+ on \S+\) failed: ValueError: the sample 17 is bad")
         self.assertRegex(str(error), r"; rank 0 of 3 \(pid \d+ on \S+\) failed: RankFailedError: .*rank 1")
@@ -214,12 +143,12 @@ class Launch(unittest.TestCase):
         self.assertIsInstance(error.__cause__.cause, ValueError)
 
     def test_an_exit(self):
-        error = self.failed(3, failing, "exit")
+        error = self.failed(3, failing, "exit", self.folder)
         self.assertRegex(str(error), r"^rank 1 of 3 \(.*\) failed: RuntimeError: it exited with status 3")
         self.assertEqual(ddp.ray.launch(lambda: __import__("sys").exit(0), 1), [None])
 
     def test_a_killed_worker(self):
-        error = self.failed(3, failing, "kill")
+        error = self.failed(3, failing, "kill", self.folder)
         self.assertEqual(error.rank, 1)
         self.assertRegex(str(error), r"^rank 1 of 3 \(pid \d+ on \S+\) died: ")
         self.assertRegex(str(error), r"; rank 0 of 3 \(pid \d+ on \S+\) failed: RankFailedError: .*rank 1")
@@ -241,17 +170,7 @@ class Launch(unittest.TestCase):
         self.assertIn("the first start", str(self.failed(2, restarted)))
 
     def test_two_jobs_at_once(self):
-        results = {}
-        threads = [threading.Thread(target=lambda ranks=ranks: results.update({ranks: ddp.ray.launch(sums, ranks, (ranks * 10,))}))
-                   for ranks in (2, 3)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(SOON_S)
-        for ranks in (2, 3):
-            for rank, (own, size, values) in enumerate(results[ranks]):
-                self.assertEqual((own, size), (rank, ranks))
-                np.testing.assert_array_equal(values, sums_of(ranks * 10, ranks))
+        self.check_two_jobs_at_once(ddp.ray.launch)
 
     def check_trained(self, results, restarts):
         """The weights are those of one process, with the same bits."""
@@ -291,8 +210,9 @@ class Launch(unittest.TestCase):
     def test_data_of_ray(self):
         ray.data.DataContext.get_current().enable_progress_bars = False
         data = ray.data.from_items([{"x": i / 20, "y": 3 - 2 * i / 20} for i in range(20)])
-        results = ddp.ray.launch(trained, 2, (data.streaming_split(2, equal=True),))
-        self.assertEqual([rows for rows, _ in results], [10, 10])
+        results = ddp.ray.launch(trained_with, 2, (data.streaming_split(2, equal=True),))
+        self.assertEqual([len(rows) for rows, _ in results], [10, 10])
+        np.testing.assert_allclose(sorted(results[0][0] + results[1][0]), np.arange(20) / 20, atol=1e-6)
         for _, weights in results:
             np.testing.assert_allclose(weights, (3, -2), atol=1e-2)
         np.testing.assert_array_equal(results[0][1], results[1][1])

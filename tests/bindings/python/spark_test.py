@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import unittest
 
@@ -30,75 +29,10 @@ from pyspark.sql import SparkSession  # noqa: E402
 import ddp  # noqa: E402
 import ddp.spark  # noqa: E402
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "support"))
-from slack import SLACK  # noqa: E402  (tests/support)
+import engine_jobs  # noqa: E402
+from engine_jobs import SOON_S, EngineCase, facts, failing, restarted, sums, trained  # noqa: E402
 
-SOON_S = 100 * SLACK  # for what takes seconds on an idle machine
-
-
-def sums(count):
-    """A program that knows nothing of Spark."""
-    group = ddp.Group()
-    values = np.arange(count, dtype=np.float32) * (group.rank + 1)
-    group.allreduce(values)
-    return group.rank, group.world_size, values
-
-
-def sums_of(count, ranks):
-    return np.arange(count, dtype=np.float32) * (ranks * (ranks + 1) // 2)
-
-
-def facts():
-    """The environment of a rank, and the secret."""
-    ddp.Group().barrier()
-    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "DDP_RESTART")
-    command = pathlib.Path("/proc/self/cmdline").read_bytes()
-    return ({name: os.environ.get(name) for name in names}, pathlib.Path(os.environ["DDP_SECRET_FILE"]).read_text(),
-            os.environ.get("DDP_SECRET"), pathlib.Path("/proc/self/environ").read_bytes() + command, " ".join(map(str, os.environ.items())))
-
-
-def failing(way, folder):
-    group = ddp.Group()
-    pathlib.Path(folder, f"{group.rank}.pid").write_text(str(os.getpid()))
-    group.barrier()
-    if group.rank == 1:
-        if way == "raise":
-            raise ValueError("the sample 17 is bad")
-        if way == "exit":
-            raise SystemExit(3)
-        os.kill({"kill": os.getpid(), "kill the task": os.getppid()}[way], signal.SIGKILL)
-    if group.rank == 2:
-        time.sleep(600)  # in the program's own code
-    while True:
-        group.allreduce(np.ones(10, np.float32))
-
-
-def restarted():
-    """Fails at its first start."""
-    group = ddp.Group()
-    group.barrier()
-    restart = ddp.environment().restart
-    if restart == 0:
-        group.abort("the first start")
-        group.barrier()
-    return restart, group.rank
-
-
-def trained(rows, steps):
-    """Fits y = 3 - 2x to the rows of this rank."""
-    group = ddp.Group()
-    weights, grad = np.zeros(2, np.float32), np.zeros(2, np.float32)
-    x, y = np.array([(row["x"], row["y"]) for row in rows], np.float32).T
-    with ddp.Context(group) as ctx:
-        param = ctx.register("w", weights, grad)
-        ctx.commit()
-        for _ in range(steps):
-            wrong = weights[0] + weights[1] * x - y
-            grad[:] = wrong.mean(), (wrong * x).mean()
-            ctx.grad_ready(param)
-            ctx.finalize()
-            weights -= 0.5 * grad
-    return sorted(x.tolist()), weights
+pyspark.cloudpickle.register_pickle_by_value(engine_jobs)  # workers need not find it
 
 
 def session(master, settings):
@@ -130,7 +64,7 @@ def kill_the_executor(folder):
         group.allreduce(np.ones(10, np.float32))
 
 
-class Run(unittest.TestCase):
+class Run(EngineCase):
     @classmethod
     def setUpClass(cls):
         cls.events = tempfile.mkdtemp()
@@ -164,28 +98,16 @@ class Run(unittest.TestCase):
         except OSError:
             return False
 
-    def check(self, results, ranks, count):
-        self.assertEqual([result[:2] for result in results], [(rank, ranks) for rank in range(ranks)])
-        for _, _, values in results:
-            np.testing.assert_array_equal(values, sums_of(count, ranks))
-
     def test_results(self):
-        self.check(ddp.spark.run(sums, 3, (1000,)), 3, 1000)
-        self.check(ddp.spark.run(sums, 2, (1000,)), 2, 1000)  # in tasks whose processes Spark uses again
+        self.check_sums(ddp.spark.run(sums, 3, (1000,)), 3, 1000)
+        self.check_sums(ddp.spark.run(sums, 2, (1000,)), 2, 1000)  # in tasks whose processes Spark uses again
 
     def test_environment(self):
         """The variables that ddprun sets; and the secret, which is in no environment, command line or event of Spark."""
-        results = ddp.spark.run(facts, 2)
-        for rank, (told, secret, variable, at_start, now) in enumerate(results):
-            self.assertEqual(told, {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": "2",
-                                    "DDP_RESTART": "0"})
-            self.assertIsNone(variable)
-            self.assertEqual((len(secret), secret), (64, results[0][1]))
-            self.assertNotIn(secret.encode(), at_start)
-            self.assertNotIn(secret, now)
+        secret = self.check_environment(ddp.spark.run(facts, 2))
         events = [path.read_bytes() for path in pathlib.Path(self.events).rglob("*") if path.is_file()]
         self.assertTrue(any(b"SparkListenerJobStart" in each for each in events))
-        self.assertFalse(any(secret.encode() in each for each in events))
+        self.assertFalse(any(secret in each for each in events))
 
     def test_an_exception(self):
         error = self.failed("raise")
@@ -215,20 +137,12 @@ class Run(unittest.TestCase):
             ddp.spark.run(restarted, 2)
 
     def test_two_jobs_at_once(self):
-        results = {}
-        threads = [threading.Thread(target=lambda ranks=ranks: results.update({ranks: ddp.spark.run(sums, ranks, (ranks * 10,))}))
-                   for ranks in (2, 3)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(SOON_S)
-        for ranks in (2, 3):
-            self.check(results[ranks], ranks, ranks * 10)
+        self.check_two_jobs_at_once(ddp.spark.run)
 
     def test_data_of_spark(self):
         frame = self.spark.createDataFrame([(i / 20, 3 - 2 * i / 20) for i in range(20)], "x double, y double").filter("x < 0.99")
         for data in (frame, frame.rdd):
-            results = ddp.spark.run(trained, 2, (300,), data=data)
+            results = ddp.spark.run(trained, 2, data=data)
             np.testing.assert_allclose(sorted(results[0][0] + results[1][0]), np.arange(20) / 20, atol=1e-6)
             for samples, weights in results:
                 self.assertGreater(len(samples), 0)
