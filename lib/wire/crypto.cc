@@ -43,12 +43,12 @@ public:
     SecretText(const SecretText&) = delete;
     SecretText& operator=(const SecretText&) = delete;
 
-    char* data() const { return text_.data(); }
+    char* data() { return text_.data(); }
     std::size_t size() const { return text_.size(); }
     std::string_view view() const { return text_; }
 
 private:
-    mutable std::string text_;  // OpenSSL's parameters are not const
+    std::string text_;
 };
 
 void end() {
@@ -117,7 +117,7 @@ void prepare_cryptography() {
 
 void hkdf(std::string_view key, const std::string* salt, std::string_view info, unsigned char* to,
           std::size_t size) {
-    const SecretText material(key);
+    SecretText material(key);
     std::string context(info), digest = "SHA256", extract = salt == nullptr ? "" : *salt;
     int mode =
         salt == nullptr ? EVP_KDF_HKDF_MODE_EXPAND_ONLY : EVP_KDF_HKDF_MODE_EXTRACT_AND_EXPAND;

@@ -84,15 +84,7 @@ protected:
                 SSL_SESSION_set_protocol_version(*session, TLS1_3_VERSION);
                 return 1;
             });
-        SSL_CTX_set_alpn_select_cb(
-            context_,
-            [](SSL*, const unsigned char** chosen, unsigned char* size,
-               const unsigned char* offered, unsigned, void*) {
-                *chosen = offered + 1;
-                *size = offered[0];
-                return SSL_TLSEXT_ERR_OK;
-            },
-            nullptr);
+        accept_any_application(context_);
         SSL_CTX_set_num_tickets(context_, 0);
         ssl_ = SSL_new(context_);
     }

@@ -349,15 +349,7 @@ class Impostor {
 public:
     explicit Impostor(bool server) : context_(SSL_CTX_new(TLS_method())), ssl_(nullptr) {
         if (server) certify();
-        SSL_CTX_set_alpn_select_cb(
-            context_,
-            [](SSL*, const unsigned char** chosen, unsigned char* size,
-               const unsigned char* offered, unsigned, void*) {
-                *chosen = offered + 1;
-                *size = offered[0];
-                return SSL_TLSEXT_ERR_OK;
-            },
-            nullptr);
+        accept_any_application(context_);
         ssl_ = SSL_new(context_);
         if (server)
             SSL_set_accept_state(ssl_);

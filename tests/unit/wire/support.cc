@@ -83,6 +83,18 @@ void Relay::cut() {
     server_side_.reset();
 }
 
+void accept_any_application(SSL_CTX* context) {
+    SSL_CTX_set_alpn_select_cb(
+        context,
+        [](SSL*, const unsigned char** chosen, unsigned char* size, const unsigned char* offered,
+           unsigned, void*) {
+            *chosen = offered + 1;
+            *size = offered[0];
+            return SSL_TLSEXT_ERR_OK;
+        },
+        nullptr);
+}
+
 Key key_of(const std::string& secret) {
     return derive_key(secret, "a test");
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <gtest/gtest.h>
+#include <openssl/ssl.h>
 
 #include <cstddef>
 #include <functional>
@@ -59,6 +60,9 @@ private:
     Descriptor client_side_;
     Descriptor server_side_;
 };
+
+// Makes a server of OpenSSL's take what its client offers (ALPN).
+void accept_any_application(SSL_CTX* context);
 
 Key key_of(const std::string& secret);
 Handshake::Lookup knows(std::string identity, const Key& key);
